@@ -18,9 +18,10 @@ from engine.types.sequence import Sequence
 from kv_transfer.receiver import KvReceiver, OfferedKv, Peer, ReceivedKv
 from protos import decode_pb2, inference_pb2, prefill_pb2
 from protos.calls_pb2 import CallEvent
-from protos.convert import scores_to_proto, sequence_from_proto, tokens_to_proto
+from protos.convert import scores_to_proto, tokens_to_proto
 from protos.event_sink import Collect, EventSink
 from protos.prompt_reports import PromptReports
+from protos.shared_prompt import SharedPrompt, sequence_from_proto
 
 log = logging.getLogger(__name__)
 
@@ -44,9 +45,11 @@ class DecodeServicer:
         self._grants = 0
         self._reports = PromptReports(loop.queue_positions)
 
-    async def serve(self, request: decode_pb2.DecodeRequest, sink: EventSink) -> None:
+    async def serve(
+        self, request: decode_pb2.DecodeRequest, prompt: SharedPrompt, sink: EventSink
+    ) -> None:
         """Receive the KV or compute it, join the batch, and send every token not sent yet."""
-        sequence = sequence_from_proto(request)
+        sequence = sequence_from_proto(request, prompt)
         job = DecodeJob(
             sequence,
             self._new_completion(sequence),

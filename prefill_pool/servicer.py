@@ -13,9 +13,10 @@ from prefill_pool.early import EarlyHandOver
 from prefill_pool.loop import PrefillJob, PrefillLoop, PrefillResult
 from protos import prefill_pb2
 from protos.calls_pb2 import CallEvent
-from protos.convert import scores_to_proto, sequence_from_proto, tokens_to_proto
+from protos.convert import scores_to_proto, tokens_to_proto
 from protos.event_sink import EventSink
 from protos.prompt_reports import PromptReports
+from protos.shared_prompt import SharedPrompt, sequence_from_proto
 
 log = logging.getLogger(__name__)
 
@@ -34,9 +35,11 @@ class PrefillServicer:
         self._lease_s = lease_s
         self._reports = PromptReports(loop.queue_positions)
 
-    async def serve(self, request: prefill_pb2.PrefillRequest, sink: EventSink) -> None:
+    async def serve(
+        self, request: prefill_pb2.PrefillRequest, prompt: SharedPrompt, sink: EventSink
+    ) -> None:
         """Compute the prompt, send the first token, then hand the KV over."""
-        sequence = sequence_from_proto(request)
+        sequence = sequence_from_proto(request, prompt)
         job = self._loop.submit(sequence)
         log.info("prefill waits", extra=sequence.named_in_log | {"tokens": len(sequence.tokens)})
         early = EarlyHandOver(self._sender, job, request.decode_replica)

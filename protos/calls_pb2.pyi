@@ -16,18 +16,26 @@ class RouterMessage(_message.Message):
     def __init__(self, commands: _Optional[_Iterable[_Union[Command, _Mapping]]] = ...) -> None: ...
 
 class Command(_message.Message):
-    __slots__ = ("call", "prefill", "decode", "cancel")
+    __slots__ = ("call", "prefill", "decode", "cancel", "prompt", "forget")
     CALL_FIELD_NUMBER: _ClassVar[int]
     PREFILL_FIELD_NUMBER: _ClassVar[int]
     DECODE_FIELD_NUMBER: _ClassVar[int]
     CANCEL_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_FIELD_NUMBER: _ClassVar[int]
+    FORGET_FIELD_NUMBER: _ClassVar[int]
     call: int
     prefill: _prefill_pb2.PrefillRequest
     decode: _decode_pb2.DecodeRequest
     cancel: CancelCall
-    def __init__(self, call: _Optional[int] = ..., prefill: _Optional[_Union[_prefill_pb2.PrefillRequest, _Mapping]] = ..., decode: _Optional[_Union[_decode_pb2.DecodeRequest, _Mapping]] = ..., cancel: _Optional[_Union[CancelCall, _Mapping]] = ...) -> None: ...
+    prompt: bytes
+    forget: ForgetPrompt
+    def __init__(self, call: _Optional[int] = ..., prefill: _Optional[_Union[_prefill_pb2.PrefillRequest, _Mapping]] = ..., decode: _Optional[_Union[_decode_pb2.DecodeRequest, _Mapping]] = ..., cancel: _Optional[_Union[CancelCall, _Mapping]] = ..., prompt: _Optional[bytes] = ..., forget: _Optional[_Union[ForgetPrompt, _Mapping]] = ...) -> None: ...
 
 class CancelCall(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ForgetPrompt(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 

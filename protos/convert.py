@@ -11,14 +11,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from engine.errors import Internal, InvalidRequest
-from engine.kv.prefix_digest import DEFAULT_TENANT
-from engine.types.lane import LANES, Lane
 from engine.types.sampling_params import SamplingParams, check_count
 from engine.types.scores import Scores, Scoring
 from engine.types.sequence import FinishReason, SampledToken
-from engine.types.sequence import Sequence as TokenSequence
-from engine.types.urgency import Urgency
-from protos import decode_pb2, inference_pb2, prefill_pb2
+from protos import inference_pb2, prefill_pb2
 
 _OPTIONAL = (
     "max_tokens",
@@ -40,12 +36,6 @@ _FINISH_TO_WIRE: dict[FinishReason | None, inference_pb2.FinishReason] = {
     "length": inference_pb2.FINISH_REASON_LENGTH,
 }
 _FINISH_FROM_WIRE = {wire: reason for reason, wire in _FINISH_TO_WIRE.items()}
-_URGENCY_TO_WIRE = {
-    Urgency.PROMPTS: prefill_pb2.URGENCY_UNSPECIFIED,
-    Urgency.PRESSED: prefill_pb2.URGENCY_PRESSED,
-    Urgency.URGENT: prefill_pb2.URGENCY_URGENT,
-}
-_URGENCY_FROM_WIRE = {wire: urgency for urgency, wire in _URGENCY_TO_WIRE.items()}
 
 
 class TokenRun(NamedTuple):
@@ -89,50 +79,6 @@ def sampling_from_proto(wire: inference_pb2.Sampling) -> SamplingParams:
         ignore_eos=wire.ignore_eos,
         **given,
     )
-
-
-def sequence_from_proto(
-    request: prefill_pb2.PrefillRequest | decode_pb2.DecodeRequest,
-) -> TokenSequence:
-    """The sequence of a router's request to a replica, owned by its transfer.
-
-    A sequence with output has failed over from another replica, and no KV comes for it. Raises
-    Internal where KV is to come as well: the first token would be there twice.
-    """
-    scoring, tokens = request.scoring, len(request.prompt_ids)
-    output: Sequence[int] = ()
-    window_s = None
-    if isinstance(request, decode_pb2.DecodeRequest):
-        output = request.output_ids
-        window_s = request.batch_window_s if request.HasField("batch_window_s") else None
-    if output and not request.local_prefill:
-        raise Internal(f"{request.transfer}: output of its own, and KV with a first token to come")
-    return TokenSequence(
-        owner=request.transfer,
-        tokens=[*request.prompt_ids, *output],
-        prompt_tokens=tokens,
-        sampling=sampling_from_proto(request.sampling),
-        choice=request.choice,
-        tenant=request.tenant or DEFAULT_TENANT,
-        lane=_lane(request.lane or "interactive"),
-        ttft_budget_s=request.ttft_budget_s,
-        urgency=_URGENCY_FROM_WIRE.get(request.urgency, Urgency.URGENT),
-        batch_window_s=window_s,
-        request_id=request.request_id,
-        scoring=Scoring(scoring.first, scoring.top, tokens) if scoring.first else None,
-    )
-
-
-def urgency_to_proto(urgency: Urgency) -> prefill_pb2.Urgency:
-    """`urgency` of a prompt for the wire."""
-    return _URGENCY_TO_WIRE[urgency]
-
-
-def _lane(name: str) -> Lane:
-    for lane in LANES:
-        if lane == name:
-            return lane
-    raise Internal(f"unknown lane {name!r}")
 
 
 def tokens_to_proto(

@@ -22,21 +22,20 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
-from protos import inference_pb2 as protos_dot_inference__pb2
 from protos import prefill_pb2 as protos_dot_prefill__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13protos/decode.proto\x12\x12tandem.internal.v1\x1a\x16protos/inference.proto\x1a\x14protos/prefill.proto\"\xd7\x03\n\rDecodeRequest\x12\x10\n\x08transfer\x18\x01 \x01(\t\x12\x12\n\nprompt_ids\x18\x02 \x03(\r\x12%\n\x08sampling\x18\x03 \x01(\x0b\x32\x13.tandem.v1.Sampling\x12\x0e\n\x06\x63hoice\x18\x04 \x01(\r\x12\x17\n\x0fprefill_replica\x18\x05 \x01(\t\x12\x17\n\x0fprefill_address\x18\x06 \x01(\t\x12\x12\n\nrequest_id\x18\x07 \x01(\t\x12\x0e\n\x06tenant\x18\x08 \x01(\t\x12\x15\n\rlocal_prefill\x18\t \x01(\x08\x12\x0f\n\x07\x66lush_s\x18\n \x01(\x01\x12\x14\n\x0c\x66lush_tokens\x18\x0b \x01(\r\x12\x0c\n\x04lane\x18\x14 \x01(\t\x12\x15\n\rttft_budget_s\x18\x15 \x01(\x01\x12\x10\n\x08progress\x18\x16 \x01(\x08\x12,\n\x07urgency\x18\x17 \x01(\x0e\x32\x1b.tandem.internal.v1.Urgency\x12\x1b\n\x0e\x62\x61tch_window_s\x18\x18 \x01(\x01H\x00\x88\x01\x01\x12,\n\x07scoring\x18\x1e \x01(\x0b\x32\x1b.tandem.internal.v1.Scoring\x12\x12\n\noutput_ids\x18\x1f \x03(\rB\x11\n\x0f_batch_window_s\"B\n\x08\x41\x64mitted\x12\x12\n\ntransfer_s\x18\x01 \x01(\x01\x12\x13\n\x0b\x61\x64mission_s\x18\x02 \x01(\x01\x12\r\n\x05\x62ytes\x18\x03 \x01(\x04\"0\n\x07Retired\x12\x13\n\x0bpreemptions\x18\x01 \x01(\r\x12\x10\n\x08\x64\x65\x63ode_s\x18\x02 \x01(\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13protos/decode.proto\x12\x12tandem.internal.v1\x1a\x14protos/prefill.proto\"\xac\x03\n\rDecodeRequest\x12\x10\n\x08transfer\x18\x01 \x01(\t\x12\x0e\n\x06prompt\x18\x02 \x01(\x04\x12\x0e\n\x06\x63hoice\x18\x04 \x01(\r\x12\x17\n\x0fprefill_replica\x18\x05 \x01(\t\x12\x17\n\x0fprefill_address\x18\x06 \x01(\t\x12\x12\n\nrequest_id\x18\x07 \x01(\t\x12\x0e\n\x06tenant\x18\x08 \x01(\t\x12\x15\n\rlocal_prefill\x18\t \x01(\x08\x12\x0f\n\x07\x66lush_s\x18\n \x01(\x01\x12\x14\n\x0c\x66lush_tokens\x18\x0b \x01(\r\x12\x0c\n\x04lane\x18\x14 \x01(\t\x12\x15\n\rttft_budget_s\x18\x15 \x01(\x01\x12\x10\n\x08progress\x18\x16 \x01(\x08\x12,\n\x07urgency\x18\x17 \x01(\x0e\x32\x1b.tandem.internal.v1.Urgency\x12\x1b\n\x0e\x62\x61tch_window_s\x18\x18 \x01(\x01H\x00\x88\x01\x01\x12,\n\x07scoring\x18\x1e \x01(\x0b\x32\x1b.tandem.internal.v1.Scoring\x12\x12\n\noutput_ids\x18\x1f \x03(\rB\x11\n\x0f_batch_window_s\"B\n\x08\x41\x64mitted\x12\x12\n\ntransfer_s\x18\x01 \x01(\x01\x12\x13\n\x0b\x61\x64mission_s\x18\x02 \x01(\x01\x12\r\n\x05\x62ytes\x18\x03 \x01(\x04\"0\n\x07Retired\x12\x13\n\x0bpreemptions\x18\x01 \x01(\r\x12\x10\n\x08\x64\x65\x63ode_s\x18\x02 \x01(\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'protos.decode_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_DECODEREQUEST']._serialized_start=90
-  _globals['_DECODEREQUEST']._serialized_end=561
-  _globals['_ADMITTED']._serialized_start=563
-  _globals['_ADMITTED']._serialized_end=629
-  _globals['_RETIRED']._serialized_start=631
-  _globals['_RETIRED']._serialized_end=679
+  _globals['_DECODEREQUEST']._serialized_start=66
+  _globals['_DECODEREQUEST']._serialized_end=494
+  _globals['_ADMITTED']._serialized_start=496
+  _globals['_ADMITTED']._serialized_end=562
+  _globals['_RETIRED']._serialized_start=564
+  _globals['_RETIRED']._serialized_end=612
 # @@protoc_insertion_point(module_scope)

@@ -18,10 +18,9 @@ URGENCY_PRESSED: Urgency
 URGENCY_URGENT: Urgency
 
 class PrefillRequest(_message.Message):
-    __slots__ = ("transfer", "prompt_ids", "sampling", "choice", "decode_replica", "ttft_budget_s", "request_id", "tenant", "lane", "progress", "urgency", "scoring")
+    __slots__ = ("transfer", "prompt", "choice", "decode_replica", "ttft_budget_s", "request_id", "tenant", "lane", "progress", "urgency", "scoring")
     TRANSFER_FIELD_NUMBER: _ClassVar[int]
-    PROMPT_IDS_FIELD_NUMBER: _ClassVar[int]
-    SAMPLING_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_FIELD_NUMBER: _ClassVar[int]
     CHOICE_FIELD_NUMBER: _ClassVar[int]
     DECODE_REPLICA_FIELD_NUMBER: _ClassVar[int]
     TTFT_BUDGET_S_FIELD_NUMBER: _ClassVar[int]
@@ -32,8 +31,7 @@ class PrefillRequest(_message.Message):
     URGENCY_FIELD_NUMBER: _ClassVar[int]
     SCORING_FIELD_NUMBER: _ClassVar[int]
     transfer: str
-    prompt_ids: _containers.RepeatedScalarFieldContainer[int]
-    sampling: _inference_pb2.Sampling
+    prompt: int
     choice: int
     decode_replica: str
     ttft_budget_s: float
@@ -43,7 +41,15 @@ class PrefillRequest(_message.Message):
     progress: bool
     urgency: Urgency
     scoring: Scoring
-    def __init__(self, transfer: _Optional[str] = ..., prompt_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_inference_pb2.Sampling, _Mapping]] = ..., choice: _Optional[int] = ..., decode_replica: _Optional[str] = ..., ttft_budget_s: _Optional[float] = ..., request_id: _Optional[str] = ..., tenant: _Optional[str] = ..., lane: _Optional[str] = ..., progress: bool = ..., urgency: _Optional[_Union[Urgency, str]] = ..., scoring: _Optional[_Union[Scoring, _Mapping]] = ...) -> None: ...
+    def __init__(self, transfer: _Optional[str] = ..., prompt: _Optional[int] = ..., choice: _Optional[int] = ..., decode_replica: _Optional[str] = ..., ttft_budget_s: _Optional[float] = ..., request_id: _Optional[str] = ..., tenant: _Optional[str] = ..., lane: _Optional[str] = ..., progress: bool = ..., urgency: _Optional[_Union[Urgency, str]] = ..., scoring: _Optional[_Union[Scoring, _Mapping]] = ...) -> None: ...
+
+class SharedPrompt(_message.Message):
+    __slots__ = ("ids", "sampling")
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    SAMPLING_FIELD_NUMBER: _ClassVar[int]
+    ids: _containers.RepeatedScalarFieldContainer[int]
+    sampling: _inference_pb2.Sampling
+    def __init__(self, ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_inference_pb2.Sampling, _Mapping]] = ...) -> None: ...
 
 class PromptProgress(_message.Message):
     __slots__ = ("computed", "queued", "position", "wait_s")

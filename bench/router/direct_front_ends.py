@@ -18,9 +18,10 @@ from cluster.gateway import uvicorn_server as http_server
 from cluster.rpc.server import Serve
 from engine.errors import InvalidRequest
 from protos.calls_pb2 import CallEvent
-from protos.convert import sampling_to_proto, tokens_from_proto
+from protos.convert import tokens_from_proto
 from protos.event_sink import Collect
 from protos.prefill_pb2 import PrefillRequest
+from protos.shared_prompt import SharedPrompt
 
 HOST = "127.0.0.1"
 _CARD = ModelCard("fake", "", "", 1_000_000, 1_000_000, ("each", "coalesced"), 0)
@@ -60,15 +61,10 @@ class Direct:
         if not isinstance(request.prompt, TokenPrompt):
             raise InvalidRequest("token ids only", field="prompt")
         name, ids = f"direct-{next(self._names)}", request.prompt.ids
-        wire = PrefillRequest(
-            transfer=name,
-            prompt_ids=ids,
-            sampling=sampling_to_proto(request.sampling),
-            request_id=name,
-            tenant=request.tenant,
-        )
+        wire = PrefillRequest(transfer=name, request_id=name, tenant=request.tenant)
+        prompt = SharedPrompt(ids, request.sampling)
         sink = FirstOnly()
-        serving = asyncio.ensure_future(self._serve(wire, sink))
+        serving = asyncio.ensure_future(self._serve(wire, prompt, sink))
         try:
             yield Started(name, _CARD.name, len(ids), 0)
             event = await sink.first

@@ -26,6 +26,7 @@ MAX_PROMPT_TOKENS = 2**20
 MAX_CHOICE_TOKENS = 2**21
 MAX_NAME_CHARACTERS = 512
 MAX_JSON_VALUES = 32_768
+MAX_MESSAGE_FIELDS = 32_768
 # Log-probabilities in one answer, with the likeliest tokens: some 30 MB of JSON.
 MAX_NUMBERS = 1_000_000
 
@@ -42,15 +43,17 @@ class Limit(NamedTuple):
 LIMITS = (
     Limit("body, message", MAX_REQUEST_BYTES, "bytes", "gRPC's default"),
     Limit("a JSON body", MAX_JSON_VALUES, "values besides token ids", "time to parse"),
+    Limit("a gRPC message", MAX_MESSAGE_FIELDS, "fields", "memory of what is parsed"),
+    Limit("token ids of a body or message", MAX_PROMPT_TOKENS, "", "as `prompt`"),
     Limit("`n` times prompts; texts of `Score`", MAX_CHOICES, "", "OpenAI's `n`"),
-    Limit("`n` times prompt", MAX_CHOICE_TOKENS, "tokens", "each choice sends the prompt"),
+    Limit("`n` times prompt", MAX_CHOICE_TOKENS, "tokens", "each choice lists the prompt"),
     Limit("`prompt`, `token_ids`", MAX_PROMPT_TOKENS, "tokens", "and the model's context"),
     Limit("`messages`", MAX_MESSAGES, "", "OpenAI's"),
     Limit("text parts of all messages", MAX_CONTENT_PARTS, "", "as `messages`"),
     Limit("`stop`", MAX_STOP_STRINGS, "strings", "each is searched for at each token"),
     Limit("`stop[i]`", MAX_STOP_CHARACTERS, "characters", "as `stop`"),
-    Limit("`stop_token_ids`", MAX_STOP_TOKEN_IDS, "", "each choice sends them"),
-    Limit("`logit_bias`", MAX_LOGIT_BIAS, "entries", "each choice sends them"),
+    Limit("`stop_token_ids`", MAX_STOP_TOKEN_IDS, "", "each replica gets them"),
+    Limit("`logit_bias`", MAX_LOGIT_BIAS, "entries", "each replica gets them"),
     Limit("`logprobs`, `top_logprobs`, `top`", MAX_LOGPROBS, "", "OpenAI's"),
     Limit("log-probabilities of an answer", MAX_NUMBERS, "", "30 MB of JSON"),
     Limit("`model`, `endpoint`", MAX_NAME_CHARACTERS, "characters", "the log has them"),
@@ -67,7 +70,10 @@ def check_length(values: Sized, most: int, field: str, unit: str) -> None:
 
 
 def check_choice_tokens(choices: int, prompt_tokens: int) -> None:
-    """Raise InvalidRequest where the choices together send too many tokens to their replicas."""
+    """Raise InvalidRequest where the choices together list too many tokens at their replicas.
+
+    A replica gets a prompt once. Its list of the tokens of each choice has 8 bytes a token.
+    """
     if choices > 1 and choices * prompt_tokens > MAX_CHOICE_TOKENS:
         most = MAX_CHOICE_TOKENS // prompt_tokens
         raise InvalidRequest(

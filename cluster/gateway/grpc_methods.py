@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -11,7 +11,9 @@ from typing import Any, Generic, TypeVar
 import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError, Message
+from grpc_reflection.v1alpha import reflection, reflection_pb2
 
+from cluster.api.bounded_proto import check_fields
 from cluster.api.error_mapping import status_of
 from cluster.api.off_loop import off_loop
 from cluster.gateway.grpc_retry_info import detailed_trailers
@@ -24,6 +26,8 @@ log = logging.getLogger(__name__)
 Context = grpc.aio.ServicerContext[Any, Any]
 _M = TypeVar("_M", bound=Message)
 _T = TypeVar("_T")
+# Bound: a question of reflection, which is a name.
+_QUESTION_BYTES = 4096
 
 
 class Received(Generic[_M]):
@@ -34,7 +38,7 @@ class Received(Generic[_M]):
         self._message = message
 
     async def read(self) -> _M:
-        """The message; raises InvalidRequest where its bytes are none, or Overloaded."""
+        """The message; raises Overloaded, or InvalidRequest for no message and for a bound."""
         return await self.take(lambda found: found)
 
     async def take(self, work: Callable[[_M], _T]) -> _T:
@@ -42,6 +46,7 @@ class Received(Generic[_M]):
         return await off_loop(len(self._message), lambda: work(self._parse()))
 
     def _parse(self) -> _M:
+        check_fields(self._kind, self._message)
         try:
             return self._kind.FromString(self._message)
         except DecodeError:
@@ -55,6 +60,24 @@ def method_handler(
     """A method's handler, which gets a Received of that kind of message."""
     return form(
         answer, request_deserializer=partial(Received, kind), response_serializer=_serialize
+    )
+
+
+def reflection_handler(services: Sequence[str]) -> grpc.GenericRpcHandler:
+    """Reflection of those services. It asks for no key, so it parses small questions alone.
+
+    A larger question is taken for an empty one, which is answered with INVALID_ARGUMENT.
+    """
+    kind = reflection_pb2.ServerReflectionRequest
+    method = grpc.stream_stream_rpc_method_handler(
+        reflection.aio.ReflectionServicer(services).ServerReflectionInfo,
+        request_deserializer=lambda found: kind.FromString(
+            found if len(found) <= _QUESTION_BYTES else b""
+        ),
+        response_serializer=_serialize,
+    )
+    return grpc.method_handlers_generic_handler(
+        reflection.SERVICE_NAME, {"ServerReflectionInfo": method}
     )
 
 

@@ -12,7 +12,6 @@ from dataclasses import replace
 import grpc
 import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
 
 from cluster.api import GenerateRequest, Generator
 from cluster.api.event_streams import StallWatch, closing, end
@@ -29,6 +28,7 @@ from cluster.gateway.grpc_methods import (
     answering,
     authorization_of,
     method_handler,
+    reflection_handler,
 )
 from cluster.gateway.grpc_tls import reloading_credentials
 from cluster.sockets import cannot_listen, join
@@ -201,7 +201,7 @@ async def start(
         add(server)
     names = (SERVICE, *(name for name, _ in also))
     # The other services are for operators, who need no list of them.
-    reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME), server)
+    server.add_generic_rpc_handlers((reflection_handler((SERVICE, health.SERVICE_NAME)),))
     try:
         bound = _bind(server, host, port, tls)
         arrivals.add_to(server)

@@ -64,7 +64,7 @@ class _RunningCall:
     def begin(
         self, stream: CallStream, request: prefill_pb2.PrefillRequest | decode_pb2.DecodeRequest
     ) -> None:
-        self._call = stream.begin(request, self)
+        self._call = stream.begin(request, self._choice.prompt, self)
 
     def cancel(self) -> None:
         if self._call is not None and not self.ended:
@@ -102,6 +102,7 @@ class ChoiceStream:
         streams: tuple[CallStream, CallStream],
         hooks: ChoiceHooks,
     ) -> None:
+        self.prompt = state.prepared.prompt
         self._state = state
         self._pair = pair
         self._streams = streams

@@ -26,8 +26,8 @@ from cluster.router.choice_stream import Emit
 from cluster.router.decode_progress import DecodeProgress
 from cluster.router.event_buffer import EventBuffer
 from cluster.router.failover import Failover
-from cluster.router.preprocessor import PreparedRequest, Preprocessor
-from cluster.router.resume_state import ResumeState
+from cluster.router.preprocessor import Preprocessor
+from cluster.router.resume_state import PreparedRequest, ResumeState
 from cluster.router.stream_metrics import StageTimes, StreamMetrics
 from cluster.telemetry import router_metrics as metrics
 from engine.errors import DeadlineExceeded
@@ -123,7 +123,7 @@ class RequestPhases:
         """Stream one assigned choice; returns its summary and its number of tokens."""
         prepared = state.prepared
         if _wire_tokens(prepared) > LARGE_TOKENS:
-            # Its prompt is written to two replicas, and then other requests have their turn.
+            # Two replicas may get its prompt now, and then other requests have their turn.
             async with self._beginning:
                 await asyncio.sleep(0)
         emit: Emit = events.put
@@ -157,7 +157,7 @@ class RequestPhases:
 
 
 def _wire_tokens(prepared: PreparedRequest) -> int:
-    """Roughly the numbers and characters that a choice sends to a replica."""
+    """Roughly the numbers and characters that a request sends to each replica, once."""
     sampling = prepared.sampling
     lists = len(sampling.logit_bias) + len(sampling.stop_token_ids)
     return len(prepared.prompt_ids) + lists + sum(map(len, sampling.stop)) // 4

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TypeVar
 
 from cluster.api import (
@@ -23,58 +23,18 @@ from cluster.api.tokenizer_threads import TokenizerThreads
 from cluster.api.validation import check_choices, check_tenant
 from cluster.config.endpoint_lookup import endpoint_of, lane_of
 from cluster.config.endpoints import EndpointConfig
-from cluster.config.stream_mode import StreamDelivery, delivery_of
+from cluster.config.stream_mode import delivery_of
+from cluster.router.resume_state import PreparedRequest
 from engine.errors import InvalidRequest, NotFound, PromptTooLong, shown
-from engine.kv.prefix_digest import DEFAULT_TENANT, Chain
+from engine.kv.prefix_digest import Chain
 from engine.text.tokenizer import Tokenizer
-from engine.types.lane import Lane
 from engine.types.sampling_params import MAX_LOGPROBS, SamplingParams, check_token
-from engine.types.urgency import Urgency
+from protos.shared_prompt import SharedPrompt
 
 _MAX_SEED = 2**63
 # Bound: token ids that are checked and digested on the event loop; more are on a thread.
 FEW_TOKENS = 2048
 R = TypeVar("R")
-
-
-@dataclass(frozen=True, slots=True)
-class PreparedRequest:
-    """A request that can be served: token ids, complete sampling, the budgets of its endpoint.
-
-    `chain` has the digests of the prompt's full blocks; None where there is no prefix cache.
-    Where the prompt's own tokens are scored, these are the tokens from `scored_from` on, each with
-    the `top` likeliest at its position. `urgency` is that of its assignment.
-    """
-
-    request_id: str
-    prompt_ids: tuple[int, ...]
-    sampling: SamplingParams
-    choices: int
-    ttft_budget_s: float
-    itl_s: float = 0.06
-    lane: Lane = "interactive"
-    delivery: StreamDelivery = field(default_factory=StreamDelivery)
-    tenant: str = DEFAULT_TENANT
-    chain: Chain | None = None
-    scored_from: int | None = None
-    top: int = 0
-    urgency: Urgency = Urgency.PROMPTS
-    batch_window_s: float | None = None
-
-    @property
-    def most_tokens(self) -> int:
-        """The most tokens whose KV a choice can need; the last token has no KV."""
-        return len(self.prompt_ids) + (self.sampling.max_tokens or 1) - 1
-
-    def digests(self, output: Sequence[int] = ()) -> list[bytes]:
-        """The digests of the full blocks of prompt and output."""
-        if self.chain is None:
-            return []
-        if not output:
-            return self.chain.digests
-        chain, tokens = self.chain.fork(), [*self.prompt_ids, *output]
-        chain.follow(tokens, len(tokens))
-        return chain.digests
 
 
 class Preprocessor:
@@ -125,8 +85,7 @@ class Preprocessor:
         seed = secrets.randbelow(_MAX_SEED) if sampling.seed is None else sampling.seed
         return PreparedRequest(
             request_id=request_id,
-            prompt_ids=ids,
-            sampling=replace(sampling, max_tokens=max_tokens, seed=seed),
+            prompt=await self._shared(ids, replace(sampling, max_tokens=max_tokens, seed=seed)),
             choices=request.n,
             ttft_budget_s=endpoint.ttft_budget_s,
             itl_s=endpoint.itl_budget_s,
@@ -158,10 +117,10 @@ class Preprocessor:
             raise InvalidRequest(f"at most {MAX_LOGPROBS} of the likeliest tokens", field="top")
         ids, scored_from = await self._tokenize_scored(prompt)
         self._context_left(len(ids), answer=0)
+        sampling = replace(request.sampling, max_tokens=1, seed=request.sampling.seed or 0)
         return PreparedRequest(
             request_id=request_id,
-            prompt_ids=ids,
-            sampling=replace(request.sampling, max_tokens=1, seed=request.sampling.seed or 0),
+            prompt=await self._shared(ids, sampling),
             choices=1,
             ttft_budget_s=endpoint.ttft_budget_s,
             lane=lane_of(request, endpoint),
@@ -171,6 +130,11 @@ class Preprocessor:
             scored_from=scored_from,
             top=min(prompt.top, self._card.vocabulary),
         )
+
+    async def _shared(self, ids: tuple[int, ...], sampling: SamplingParams) -> SharedPrompt:
+        prompt = SharedPrompt(ids, sampling)
+        await self._over(ids, lambda _: prompt.encoded)
+        return prompt
 
     async def _chain(self, tenant: str, ids: Sequence[int]) -> Chain | None:
         if self._new_chain is None:

@@ -1,19 +1,73 @@
-"""The resume state of one choice: enough to go on with it on any replica, at any instant.
+"""A prepared request, and the resume state of each of its choices.
 
-The tokens that follow depend on the token ids so far, the sampling and its seed alone. Before its
-first token a choice is a prompt. After it, a decode replica computes prompt and output again, and
-goes on behind the tokens that the client has.
+Both are enough to go on with a choice on any replica, at any instant. The tokens that follow depend
+on the token ids so far, the sampling and its seed alone. Before its first token a choice is a
+prompt. After it, a decode replica computes prompt and output again, and goes on behind the tokens
+that the client has.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from cluster.config.stream_mode import StreamDelivery
 from cluster.placement.types import Pair, PlacementRequest
-from cluster.router.preprocessor import PreparedRequest
 from cluster.router.stream_metrics import StageTimes
+from engine.kv.prefix_digest import DEFAULT_TENANT, Chain
+from engine.types.lane import Lane
+from engine.types.sampling_params import SamplingParams
+from engine.types.urgency import Urgency
 from protos import decode_pb2, prefill_pb2
-from protos.convert import sampling_to_proto, urgency_to_proto
+from protos.shared_prompt import SharedPrompt, urgency_to_proto
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedRequest:
+    """A request that can be served: its prompt and sampling, the budgets of its endpoint.
+
+    `chain` has the digests of the prompt's full blocks; None where there is no prefix cache.
+    Where the prompt's own tokens are scored, these are the tokens from `scored_from` on, each with
+    the `top` likeliest at its position. `urgency` is that of its assignment.
+    """
+
+    request_id: str
+    prompt: SharedPrompt
+    choices: int
+    ttft_budget_s: float
+    itl_s: float = 0.06
+    lane: Lane = "interactive"
+    delivery: StreamDelivery = field(default_factory=StreamDelivery)
+    tenant: str = DEFAULT_TENANT
+    chain: Chain | None = None
+    scored_from: int | None = None
+    top: int = 0
+    urgency: Urgency = Urgency.PROMPTS
+    batch_window_s: float | None = None
+
+    @property
+    def prompt_ids(self) -> tuple[int, ...]:
+        """The token ids of the prompt."""
+        return self.prompt.ids
+
+    @property
+    def sampling(self) -> SamplingParams:
+        """The complete sampling."""
+        return self.prompt.sampling
+
+    @property
+    def most_tokens(self) -> int:
+        """The most tokens whose KV a choice can need; the last token has no KV."""
+        return len(self.prompt_ids) + (self.sampling.max_tokens or 1) - 1
+
+    def digests(self, output: Sequence[int] = ()) -> list[bytes]:
+        """The digests of the full blocks of prompt and output."""
+        if self.chain is None:
+            return []
+        if not output:
+            return self.chain.digests
+        # Each choice asks for its own: without the tokens that the prompt's digests cover.
+        return self.chain.extended([*self.prompt_ids[self.chain.covered :], *output])
 
 
 @dataclass(slots=True)
@@ -51,8 +105,6 @@ class ResumeState:
         """The request to the prefill replica; `transfer` names the KV on both replicas."""
         return prefill_pb2.PrefillRequest(
             transfer=transfer,
-            prompt_ids=self.prepared.prompt_ids,
-            sampling=sampling_to_proto(self.prepared.sampling),
             choice=self.choice,
             decode_replica="" if pair.prefill_only else pair.decode.id,
             scoring=self._scoring(),
@@ -68,9 +120,7 @@ class ResumeState:
         """The request to the decode replica."""
         return decode_pb2.DecodeRequest(
             transfer=transfer,
-            prompt_ids=self.prepared.prompt_ids,
             output_ids=self.output,
-            sampling=sampling_to_proto(self.prepared.sampling),
             choice=self.choice,
             prefill_replica=pair.prefill.id,
             prefill_address=pair.prefill.address,

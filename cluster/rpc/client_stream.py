@@ -15,11 +15,13 @@ from typing import Protocol
 from google.protobuf.message import DecodeError
 
 from cluster.rpc.fair_dispatch import FairDispatcher
+from cluster.rpc.sent_prompts import SentPrompts
 from cluster.telemetry import router_metrics as metrics
 from engine.errors import Internal, ReplicaLost, TandemError, Unavailable
 from protos.calls_pb2 import CallEvent, CancelCall, Command, ReplicaMessage, RouterMessage
 from protos.decode_pb2 import DecodeRequest
 from protos.prefill_pb2 import PrefillRequest
+from protos.shared_prompt import SharedPrompt
 from protos.wire.client import Connector
 from protos.wire.framing import Wire
 
@@ -65,11 +67,19 @@ class CallStream:
         self._dispatcher = dispatcher
         self._connection: _Connection | None = None
 
-    def begin(self, request: PrefillRequest | DecodeRequest, receiver: CallReceiver) -> ReplicaCall:
-        """Begin a call. Its events, its end and its failure go to the receiver."""
+    def begin(
+        self,
+        request: PrefillRequest | DecodeRequest,
+        prompt: SharedPrompt,
+        receiver: CallReceiver,
+    ) -> ReplicaCall:
+        """Begin a call. Its events, its end and its failure go to the receiver.
+
+        The prompt goes once to the replica, however many of its calls run there.
+        """
         if self._connection is None or self._connection.over:
             self._connection = _Connection(self._address, self._connector, self._dispatcher)
-        return self._connection.begin(request, receiver)
+        return self._connection.begin(request, prompt, receiver)
 
     async def close(self, grace_s: float) -> None:
         """Let the calls end, at most for `grace_s`, and close the connection."""
@@ -116,6 +126,7 @@ class _Connection:
         self._receivers: dict[int, CallReceiver] = {}
         self._begun = 0
         self._unsent: list[Command] | None = []
+        self._prompts = SentPrompts(self._send)
         self._waiting = 0
         self._tokens = 0
         self._empty = asyncio.Event()
@@ -124,9 +135,15 @@ class _Connection:
         self._wire = Wire(self._take, self._lost, self._opened)
         self._opening = asyncio.create_task(self._open(address, connector))
 
-    def begin(self, request: PrefillRequest | DecodeRequest, receiver: CallReceiver) -> ReplicaCall:
+    def begin(
+        self,
+        request: PrefillRequest | DecodeRequest,
+        prompt: SharedPrompt,
+        receiver: CallReceiver,
+    ) -> ReplicaCall:
         self._begun += 1
         number = self._begun
+        request.prompt = self._prompts.hold(number, prompt)
         if isinstance(request, PrefillRequest):
             command = Command(call=number, prefill=request)
         else:
@@ -221,6 +238,7 @@ class _Connection:
 
     def _forget(self, number: int) -> None:
         self._receivers.pop(number, None)
+        self._prompts.release(number)
         if not self._receivers:
             self._empty.set()
 
@@ -232,6 +250,7 @@ class _Connection:
     def _end(self, reason: str) -> None:
         self.over = True
         receivers, self._receivers = self._receivers, {}
+        self._prompts.clear()
         self._empty.set()
         self._ended.set()
         for receiver in receivers.values():

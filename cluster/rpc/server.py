@@ -15,9 +15,10 @@ from google.protobuf.message import DecodeError
 
 from cluster.api.event_streams import end
 from cluster.rpc.send_queue import CallQueue, SendQueue
-from engine.errors import Internal, Overloaded, TandemError, Unavailable
+from engine.errors import Internal, InvalidRequest, Overloaded, TandemError, Unavailable
 from protos.calls_pb2 import CallEvent, Command, Ended, ReplicaMessage, RouterMessage
 from protos.event_sink import EventSink
+from protos.shared_prompt import SharedPrompt
 from protos.status import failure_to_proto
 from protos.wire.framing import Wire
 
@@ -27,7 +28,10 @@ _STOP_S = 5.0
 # Bounds: routers at a time, and calls of one router at a time.
 _MOST_SESSIONS = 1024
 _MOST_CALLS = 1 << 16
-Serve = Callable[[Any, EventSink], Awaitable[None]]
+# Bound: prompts of one router. It has each for a call at least, and may not know yet that the
+# replica refuses more calls.
+_MOST_PROMPTS = 2 * _MOST_CALLS
+Serve = Callable[[Any, SharedPrompt, EventSink], Awaitable[None]]
 
 
 class CallServer:
@@ -82,6 +86,7 @@ class _RouterSession:
         self._serves = serves
         self._on_end = ended
         self._calls: dict[int, asyncio.Task[TandemError | None]] = {}
+        self._prompts: dict[int, SharedPrompt] = {}
         self._queue = SendQueue()
         self._sending = False
         self._writing = asyncio.create_task(self._write())
@@ -130,25 +135,47 @@ class _RouterSession:
             running = self._calls.get(command.call)
             if running is not None:
                 running.cancel()
+        elif kind == "prompt":
+            self._keep(command)
+        elif kind == "forget":
+            self._prompts.pop(command.call, None)
         elif kind is not None and command.call in self._calls:
             self.wire.close("a call began twice")
         elif kind is not None:
-            queue = self._queue.queue(command.call)
-            if len(self._calls) >= _MOST_CALLS:
-                full = Overloaded(f"{_MOST_CALLS} calls of this router run", retry_after_s=1.0)
-                queue.put(CallEvent(ended=Ended(failure=failure_to_proto(full))))
-                return
-            call = asyncio.create_task(self._run(kind, getattr(command, kind), queue))
-            self._calls[command.call] = call
-            call.add_done_callback(lambda done: self._ended(queue, done))
+            self._begin(kind, command.call, getattr(command, kind))
 
-    async def _run(self, kind: str, request: Any, queue: CallQueue) -> TandemError | None:
+    def _keep(self, command: Command) -> None:
+        if len(self._prompts) >= _MOST_PROMPTS:
+            self.wire.close(f"more than {_MOST_PROMPTS} prompts")
+            return
+        try:
+            self._prompts[command.call] = SharedPrompt.read(command.prompt)
+        except (DecodeError, InvalidRequest):
+            self.wire.close("a prompt that cannot be read")
+
+    def _begin(self, kind: str, number: int, request: Any) -> None:
+        prompt = self._prompts.get(request.prompt)
+        if prompt is None:
+            self.wire.close("a call without its prompt")
+            return
+        queue = self._queue.queue(number)
+        if len(self._calls) >= _MOST_CALLS:
+            full = Overloaded(f"{_MOST_CALLS} calls of this router run", retry_after_s=1.0)
+            queue.put(CallEvent(ended=Ended(failure=failure_to_proto(full))))
+            return
+        call = asyncio.create_task(self._run(kind, request, prompt, queue))
+        self._calls[number] = call
+        call.add_done_callback(lambda done: self._ended(queue, done))
+
+    async def _run(
+        self, kind: str, request: Any, prompt: SharedPrompt, queue: CallQueue
+    ) -> TandemError | None:
         """Serve one call to its end; returns its error, if it failed."""
         try:
             serve = self._serves.get(kind)
             if serve is None:
                 raise Unavailable(f"this replica takes no {kind} calls", retry_after_s=1.0)
-            await serve(request, queue)
+            await serve(request, prompt, queue)
         except asyncio.CancelledError:
             log.info(f"{kind} cancelled", extra=_names(request))
             raise

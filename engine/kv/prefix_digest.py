@@ -54,13 +54,29 @@ class Chain:
         if count > len(tokens):
             raise ValueError(f"{count} tokens asked for, {len(tokens)} given")
         size = self._block_size
-        for start in range(len(self.digests) * size, count // size * size, size):
-            block = struct.pack(self._format, *tokens[start : start + size])
-            self._last = _hash(self._last + block)
-            self.digests.append(self._last)
+        for start in range(self.covered, count // size * size, size):
+            self._add(tokens[start : start + size])
 
-    def fork(self) -> Chain:
-        """A copy of this chain that can be continued by itself."""
+    @property
+    def covered(self) -> int:
+        """The number of leading tokens that the digests cover."""
+        return len(self.digests) * self._block_size
+
+    def extended(self, tokens: Sequence[int]) -> list[bytes]:
+        """All digests with those of the blocks that `tokens` fill, from token `covered` on.
+
+        This chain stays as it is.
+        """
+        other, size = self._fork(), self._block_size
+        for start in range(0, len(tokens) // size * size, size):
+            other._add(tokens[start : start + size])
+        return other.digests
+
+    def _add(self, block: Sequence[int]) -> None:
+        self._last = _hash(self._last + struct.pack(self._format, *block))
+        self.digests.append(self._last)
+
+    def _fork(self) -> Chain:
         other = copy(self)
         other.digests = list(self.digests)
         return other

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
+from contextlib import suppress
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster.api import bounded_json
-from cluster.api.limits import MAX_JSON_VALUES, MAX_PROMPT_TOKENS
+from cluster.api.limits import MAX_JSON_VALUES, MAX_PROMPT_TOKENS, MAX_REQUEST_BYTES
 from engine.errors import InvalidRequest
 
 numbers = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
@@ -97,3 +99,36 @@ def test_constants_are_refused(text):
 def test_only_digits_of_ascii_are_numbers():
     with pytest.raises((InvalidRequest, json.JSONDecodeError)):
         bounded_json.parse('{"n": \u0661' + SPACE + "}", refuse)
+
+
+def filled(unit: str) -> str:
+    """A list of 4 MiB of that unit."""
+    return "[" + f"{unit}," * ((MAX_REQUEST_BYTES - 2) // (len(unit) + 1) - 1) + unit + "]"
+
+
+@pytest.mark.parametrize(
+    ("text", "most_mib"),
+    [
+        (filled("[]"), 8),
+        (filled("{}"), 8),
+        (filled('""'), 8),
+        (filled('{"a":[]}'), 8),
+        (filled("[" * 100 + "]" * 100), 8),
+        (filled("true"), 12),
+        # The largest list of token ids: each is a number of Python, of 36 bytes with its place.
+        (filled("999"), 48),
+        (filled("1e9"), 48),
+        # One character outside of the first plane, and all have four bytes.
+        ('{"a":"' + "a" * (MAX_REQUEST_BYTES - 20) + '\U0001f600"}', 48),
+    ],
+    ids=["lists", "objects", "texts", "keys", "nesting", "words", "ids", "floats", "wide"],
+)
+def test_no_document_takes_many_times_its_bytes(text, most_mib):
+    tracemalloc.start()
+    try:
+        with suppress(InvalidRequest, json.JSONDecodeError):
+            bounded_json.parse(text, refuse)
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert most < most_mib << 20

@@ -29,11 +29,10 @@ from cluster.api.proto_convert import (
 from engine.errors import Internal, InvalidRequest
 from engine.types.sampling_params import SamplingParams
 from engine.types.sequence import SampledToken
-from protos import decode_pb2, inference_pb2, prefill_pb2
+from protos import inference_pb2
 from protos.convert import (
     sampling_from_proto,
     sampling_to_proto,
-    sequence_from_proto,
     tokens_from_proto,
     tokens_to_proto,
 )
@@ -233,18 +232,3 @@ def test_an_event_that_contradicts_itself(wire):
 def test_a_model_card_survives_but_for_its_date():
     card = ModelCard("demo", "Llama", "float32", 4096, 256, ("chat", "report"), 0)
     assert model_from_proto(model_to_proto(card)) == card
-
-
-@pytest.mark.parametrize("window_s", [None, 0.02])
-def test_a_batch_window_is_that_of_the_request_or_none(window_s):
-    request = decode_pb2.DecodeRequest(transfer="a.0", prompt_ids=[5], batch_window_s=window_s)
-    assert sequence_from_proto(request).batch_window_s == window_s
-    assert sequence_from_proto(prefill_pb2.PrefillRequest(transfer="a.0")).batch_window_s is None
-
-
-def test_output_and_kv_with_a_first_token_are_not_both_taken():
-    request = decode_pb2.DecodeRequest(transfer="a.0", prompt_ids=[5, 6], output_ids=[7])
-    with pytest.raises(Internal, match=r"a\.0"):
-        sequence_from_proto(request)
-    request.local_prefill = True
-    assert sequence_from_proto(request).tokens == [5, 6, 7]

@@ -9,9 +9,15 @@ from contextlib import suppress
 import grpc
 import grpc.aio
 import pytest
+from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from cluster.api.off_loop import MEDIUM_BYTES
-from cluster.gateway.grpc_methods import Received, answering, method_handler
+from cluster.gateway.grpc_methods import (
+    Received,
+    answering,
+    method_handler,
+    reflection_handler,
+)
 from engine.errors import InvalidRequest
 from protos import router_pb2
 from protos.status import CLASS_TRAILER
@@ -80,3 +86,21 @@ async def test_a_refused_call_leaves_no_cycle_that_keeps_its_message():
         assert not any(reference() for reference in kept)
     finally:
         gc.enable()
+
+
+async def test_reflection_parses_no_large_question_of_a_stranger():
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers((reflection_handler((ADMIN,)),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    # Each pair of bytes is an empty question that replaces the one before.
+    large = b"\x2a\x00\x1a\x00" * 1025
+    small = reflection_pb2.ServerReflectionRequest(list_services="").SerializeToString()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        method = f"/{reflection.SERVICE_NAME}/ServerReflectionInfo"
+        call = channel.stream_stream(method)(iter([large, small]))
+        answers = [reflection_pb2.ServerReflectionResponse.FromString(one) async for one in call]
+    await server.stop(0)
+    assert answers[0].error_response.error_code == grpc.StatusCode.INVALID_ARGUMENT.value[0]
+    assert not answers[0].original_request.ByteSize()
+    assert [one.name for one in answers[1].list_services_response.service] == [ADMIN]

@@ -9,8 +9,7 @@ import pytest
 from cluster.placement.types import Pair
 from cluster.replica_record import ReplicaRecord
 from cluster.router.choice_stream import ChoiceHooks, ChoiceStream
-from cluster.router.preprocessor import PreparedRequest
-from cluster.router.resume_state import ResumeState
+from cluster.router.resume_state import PreparedRequest, ResumeState
 from cluster.router.stream_metrics import StageTimes
 from cluster.telemetry.router_metrics import TIME_TO_CANCEL
 from engine import telemetry
@@ -20,6 +19,7 @@ from protos.calls_pb2 import CallEvent, Ended
 from protos.decode_pb2 import Retired
 from protos.inference_pb2 import FINISH_REASON_LENGTH, Tokens
 from protos.prefill_pb2 import FirstToken, HandedOver
+from protos.shared_prompt import SharedPrompt
 from protos.status import failure_to_proto
 
 
@@ -30,7 +30,7 @@ class FakeStream:
         self.receiver = None
         self.cancelled = False
 
-    def begin(self, request, receiver):
+    def begin(self, request, prompt, receiver):
         self.receiver = receiver
         return self
 
@@ -69,7 +69,7 @@ class Rig:
             prefilled=self._note_prefilled,
             computed=lambda first: None,
         )
-        prepared = PreparedRequest("r", (1, 2), sampling, 1, 1.0)
+        prepared = PreparedRequest("r", SharedPrompt((1, 2), sampling), 1, 1.0)
         self.record = ResumeState(prepared, 0, StageTimes(0.0), list(output))
         pair = Pair(records[1], records[1]) if output else Pair(*records)
         self.run = ChoiceStream(self.record, pair, (self.prefill, self.decode), hooks)

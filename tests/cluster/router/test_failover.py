@@ -15,14 +15,13 @@ from cluster.replica_record import ReplicaLoad, ReplicaRecord
 from cluster.router import failover
 from cluster.router.failover import Failover
 from cluster.router.phases import placement_request
-from cluster.router.preprocessor import PreparedRequest
-from cluster.router.resume_state import ResumeState
+from cluster.router.resume_state import PreparedRequest, ResumeState
 from cluster.router.stream_metrics import StageTimes
 from engine.errors import Internal, Overloaded, ReplicaLost, TransferFailed
 from engine.types.sampling_params import SamplingParams
 from engine.types.urgency import Urgency
-from protos.convert import sequence_from_proto
 from protos.decode_pb2 import Retired
+from protos.shared_prompt import SharedPrompt, sequence_from_proto
 from tests.cluster.router.test_choice_stream import FakeStream
 from tests.eventually import eventually
 from tests.metrics_page import recorded
@@ -61,11 +60,11 @@ class Opening:
     def __init__(self, cluster, address):
         self.cluster, self.address = cluster, address
 
-    def begin(self, request, receiver):
+    def begin(self, request, prompt, receiver):
         stream = FakeStream()
-        stream.address, stream.request = self.address, request
+        stream.address, stream.request, stream.prompt = self.address, request, prompt
         self.cluster.begun.append(stream)
-        return stream.begin(request, receiver)
+        return stream.begin(request, prompt, receiver)
 
 
 class Rig:
@@ -78,7 +77,8 @@ class Rig:
             self.admission.assigner, self.cluster, self.cluster.suspect, timeout_s
         )
         sampling = SamplingParams(max_tokens=4, seed=1)
-        self.state = ResumeState(PreparedRequest("r", (1, 2), sampling, 1, 9.0), 0, StageTimes(0.0))
+        prepared = PreparedRequest("r", SharedPrompt((1, 2), sampling), 1, 9.0)
+        self.state = ResumeState(prepared, 0, StageTimes(0.0))
         self.assignment = None
 
     async def start(self):
@@ -122,7 +122,8 @@ async def test_both_replicas_get_its_urgency_with_each_assignment(rig, monkeypat
     first[0].receiver.lost(ReplicaLost("gone"))
     second = await rig.calls(4)
     for calls, urgency in ((first, Urgency.URGENT), (second, Urgency.PRESSED)):
-        assert [sequence_from_proto(call.request).urgency for call in calls] == [urgency, urgency]
+        sequences = [sequence_from_proto(call.request, call.prompt) for call in calls]
+        assert [one.urgency for one in sequences] == [urgency, urgency]
     rig.task.cancel()
     await asyncio.gather(rig.task, return_exceptions=True)
 

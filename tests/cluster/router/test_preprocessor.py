@@ -3,6 +3,8 @@
 import asyncio
 import math
 import threading
+from dataclasses import replace
+from functools import cached_property
 
 import pytest
 
@@ -23,6 +25,7 @@ from engine.errors import InvalidRequest, NotFound, PromptTooLong
 from engine.kv.prefix_digest import Chain
 from engine.text.tokenizer import Tokenizer
 from engine.types.sampling_params import SamplingParams
+from protos.shared_prompt import SharedPrompt
 from tests import tiny
 
 CONTEXT = 100
@@ -160,6 +163,36 @@ async def test_long_prompts_are_digested_on_a_thread(preprocessor, monkeypatch):
         prepared = await preprocessor.prepare(request((1,) * tokens), "id", None)
         assert prepared.digests() == _digests(tokens)
     assert [thread is threading.current_thread() for thread in threads] == [True, False]
+
+
+async def test_long_prompts_are_encoded_on_a_thread_and_once(preprocessor, monkeypatch):
+    monkeypatch.setattr(module, "FEW_TOKENS", 10)
+    threads = []
+
+    class Recording(SharedPrompt):
+        @cached_property
+        def encoded(self):
+            threads.append(threading.current_thread())
+            return super().encoded
+
+    monkeypatch.setattr(module, "SharedPrompt", Recording)
+    for tokens in (10, 11):
+        prepared = await preprocessor.prepare(request((1,) * tokens), "id", None)
+        copy = replace(prepared, ttft_budget_s=1.0)
+        assert copy.prompt.encoded is prepared.prompt.encoded
+    assert [thread is threading.current_thread() for thread in threads] == [True, False]
+
+
+async def test_the_digests_of_an_output_copy_no_prompt(preprocessor, monkeypatch):
+    monkeypatch.setattr(preprocessor, "_new_chain", lambda tenant: Chain(tenant, "", 4))
+    prepared = await preprocessor.prepare(request((1,) * 14), "id", None)
+    given, extended = [], Chain.extended
+    monkeypatch.setattr(
+        Chain, "extended", lambda chain, tokens: given.append(tokens) or extended(chain, tokens)
+    )
+    assert prepared.digests((1, 1)) == _digests(16)
+    assert given == [[1, 1, 1, 1]]
+    assert prepared.digests() == _digests(14)
 
 
 def _digests(tokens):

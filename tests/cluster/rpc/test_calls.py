@@ -14,14 +14,19 @@ from cluster.rpc import server as call_server
 from cluster.rpc.client_stream import CallStreams
 from cluster.rpc.server import _RouterSession
 from engine.errors import Overloaded, ReplicaLost, TandemError
+from engine.types.sampling_params import SamplingParams
 from protos.calls_pb2 import CallEvent, CancelCall, Command, ReplicaMessage, RouterMessage
 from protos.decode_pb2 import DecodeRequest
 from protos.inference_pb2 import Tokens
 from protos.prefill_pb2 import PrefillRequest
+from protos.shared_prompt import SharedPrompt
 from protos.wire.framing import Wire
 from tests.cluster.rpc.ports import CallPort
 from tests.eventually import eventually
 from tests.protos.wire.rig import OTHER_SECRET, connector
+
+PROMPT = SharedPrompt((1, 2), SamplingParams(max_tokens=4, seed=1))
+KEPT = Command(call=1, prompt=PROMPT.encoded)
 
 
 class Taker:
@@ -55,7 +60,7 @@ class Steps:
         self.error: Exception | None = None
         self.freeing = asyncio.Event()
 
-    async def serve(self, request, queue):
+    async def serve(self, request, prompt, queue):
         self.begun.append(request.transfer)
         try:
             if self.error is not None:
@@ -88,7 +93,7 @@ async def test_many_calls_share_a_stream_and_each_is_in_order():
     async with rig() as (steps, streams, address, _):
         takers = [Taker() for _ in range(50)]
         for number, taker in enumerate(takers):
-            streams.to(address).begin(DecodeRequest(transfer=str(number)), taker)
+            streams.to(address).begin(DecodeRequest(transfer=str(number)), PROMPT, taker)
         await eventually(lambda: all(taker.ended for taker in takers))
         assert all(taker.ids == list(range(10)) for taker in takers)
         assert not any(taker.events[-1].ended.failure.kind for taker in takers)
@@ -103,8 +108,10 @@ def test_so_they_do_in_the_event_loop_that_ray_gives_its_processes():
 async def test_a_cancel_reaches_one_call_alone_and_is_answered_when_all_is_freed():
     async with rig() as (steps, streams, address, _):
         victim, other = Taker(), Taker()
-        call = streams.to(address).begin(DecodeRequest(transfer="endless-slow-to-free"), victim)
-        streams.to(address).begin(DecodeRequest(transfer="endless"), other)
+        call = streams.to(address).begin(
+            DecodeRequest(transfer="endless-slow-to-free"), PROMPT, victim
+        )
+        streams.to(address).begin(DecodeRequest(transfer="endless"), PROMPT, other)
         await eventually(lambda: victim.ids and other.ids)
         call.cancel()
         call.cancel()
@@ -121,7 +128,7 @@ async def test_a_cancel_reaches_one_call_alone_and_is_answered_when_all_is_freed
 async def test_a_call_that_is_cancelled_with_its_beginning_never_begins():
     async with rig() as (steps, streams, address, _):
         taker = Taker()
-        streams.to(address).begin(DecodeRequest(transfer="endless"), taker).cancel()
+        streams.to(address).begin(DecodeRequest(transfer="endless"), PROMPT, taker).cancel()
         await eventually(lambda: taker.ended)
         assert not steps.begun
 
@@ -130,7 +137,7 @@ async def test_a_failure_arrives_as_what_was_raised():
     async with rig() as (steps, streams, address, _):
         steps.error = Overloaded("no capacity", retry_after_s=2.5)
         taker = Taker()
-        streams.to(address).begin(DecodeRequest(transfer="x"), taker)
+        streams.to(address).begin(DecodeRequest(transfer="x"), PROMPT, taker)
         await eventually(lambda: taker.ended)
         error = error_from_failure(taker.events[-1].ended.failure)
         assert isinstance(error, Overloaded)
@@ -142,7 +149,7 @@ async def test_a_fault_is_reported_without_its_text(fault):
     async with rig() as (steps, streams, address, _):
         steps.error = fault
         taker = Taker()
-        streams.to(address).begin(DecodeRequest(transfer="x"), taker)
+        streams.to(address).begin(DecodeRequest(transfer="x"), PROMPT, taker)
         await eventually(lambda: taker.ended)
         assert taker.events[-1].ended.failure.kind == "Internal"
         assert "secret" not in taker.events[-1].ended.failure.message
@@ -151,7 +158,7 @@ async def test_a_fault_is_reported_without_its_text(fault):
 async def test_work_that_a_replica_does_not_do_is_refused():
     async with rig() as (_, streams, address, _):
         taker = Taker()
-        streams.to(address).begin(PrefillRequest(transfer="x"), taker)
+        streams.to(address).begin(PrefillRequest(transfer="x"), PROMPT, taker)
         await eventually(lambda: taker.ended)
         assert taker.events[-1].ended.failure.kind == "Unavailable"
 
@@ -160,18 +167,18 @@ async def test_the_death_of_a_replica_fails_all_its_calls_and_the_next_opens_a_n
     async with rig() as (steps, streams, address, server):
         takers = [Taker() for _ in range(5)]
         for taker in takers:
-            streams.to(address).begin(DecodeRequest(transfer="endless"), taker)
+            streams.to(address).begin(DecodeRequest(transfer="endless"), PROMPT, taker)
         await eventually(lambda: all(taker.ids for taker in takers))
         await server.stop()
         await eventually(lambda: all(taker.error for taker in takers))
         assert all(isinstance(taker.error, ReplicaLost) for taker in takers)
         assert len(steps.freed) == 5
         refused, again = Taker(), Taker()
-        streams.to(address).begin(DecodeRequest(transfer="1"), refused)
+        streams.to(address).begin(DecodeRequest(transfer="1"), PROMPT, refused)
         await eventually(lambda: isinstance(refused.error, ReplicaLost))
         reborn = CallPort({"decode": steps.serve})
         await reborn.start(int(address.rpartition(":")[2]))
-        streams.to(address).begin(DecodeRequest(transfer="1"), again)
+        streams.to(address).begin(DecodeRequest(transfer="1"), PROMPT, again)
         await eventually(lambda: again.ended)
         await reborn.stop()
 
@@ -182,12 +189,12 @@ async def test_a_fault_while_sending_fails_the_stream_and_no_other():
         def broken():
             raise RuntimeError("secret")
 
-        async def serve(request, queue):
+        async def serve(request, prompt, queue):
             queue.ready(broken)
             await asyncio.Event().wait()
 
         server, taker = CallPort({"decode": serve}), Taker()
-        streams.to(await server.start()).begin(DecodeRequest(transfer="x"), taker)
+        streams.to(await server.start()).begin(DecodeRequest(transfer="x"), PROMPT, taker)
         await eventually(lambda: taker.error is not None)
         assert isinstance(taker.error, ReplicaLost)
         await server.stop()
@@ -196,8 +203,8 @@ async def test_a_fault_while_sending_fails_the_stream_and_no_other():
 async def test_a_router_that_goes_away_ends_its_calls_alone():
     async with rig() as (steps, streams, address, _):
         other, mine, theirs = CallStreams(connector()), Taker(), Taker()
-        streams.to(address).begin(DecodeRequest(transfer="endless-mine"), mine)
-        other.to(address).begin(DecodeRequest(transfer="endless-theirs"), theirs)
+        streams.to(address).begin(DecodeRequest(transfer="endless-mine"), PROMPT, mine)
+        other.to(address).begin(DecodeRequest(transfer="endless-theirs"), PROMPT, theirs)
         await eventually(lambda: mine.ids and theirs.ids)
         await other.close()
         await eventually(lambda: steps.freed == ["endless-theirs"])
@@ -213,8 +220,8 @@ async def test_a_receiver_that_breaks_ends_alone():
 
     async with rig() as (steps, streams, address, _):
         broken, sound = Broken(), Taker()
-        streams.to(address).begin(DecodeRequest(transfer="endless"), broken)
-        streams.to(address).begin(DecodeRequest(transfer="2"), sound)
+        streams.to(address).begin(DecodeRequest(transfer="endless"), PROMPT, broken)
+        streams.to(address).begin(DecodeRequest(transfer="2"), PROMPT, sound)
         await eventually(lambda: sound.ended)
         assert broken.error is not None
         assert sound.ids == list(range(10))
@@ -225,7 +232,7 @@ async def test_a_receiver_that_breaks_ends_alone():
 async def test_a_replica_is_not_idle_while_what_calls_gave_is_unsent():
     served = asyncio.Event()
 
-    async def serve(request, queue):
+    async def serve(request, prompt, queue):
         queue.put(CallEvent(tokens=Tokens(ids=[1], text="x" * (16 << 20))))
         served.set()
 
@@ -233,7 +240,7 @@ async def test_a_replica_is_not_idle_while_what_calls_gave_is_unsent():
     wire = Wire(lambda message: None, lambda reason: None)
     await connector().connect(await server.start(), "calls", wire)
     wire.pause()
-    command = RouterMessage(commands=[Command(call=1, decode=DecodeRequest())])
+    command = RouterMessage(commands=[KEPT, Command(call=1, decode=DecodeRequest(prompt=1))])
     wire.send(command.SerializeToString())
     await asyncio.wait_for(served.wait(), 5)
     # Its end is sent with the tokens, once the call is over.
@@ -251,8 +258,8 @@ async def test_a_router_that_begins_a_call_twice_loses_its_connection():
         lost: list[str] = []
         wire = Wire(lambda message: None, lost.append)
         await connector().connect(address, "calls", wire)
-        command = Command(call=1, decode=DecodeRequest(transfer="endless"))
-        wire.send(RouterMessage(commands=[command, command]).SerializeToString())
+        command = Command(call=1, decode=DecodeRequest(transfer="endless", prompt=1))
+        wire.send(RouterMessage(commands=[KEPT, command, command]).SerializeToString())
         await eventually(lambda: lost and not server.sessions)
         await eventually(lambda: steps.freed == steps.begun)
 
@@ -262,7 +269,7 @@ async def test_the_calls_of_one_router_are_bounded(monkeypatch):
     async with rig() as (_, streams, address, _):
         takers = [Taker() for _ in range(3)]
         for taker in takers:
-            streams.to(address).begin(DecodeRequest(transfer="endless"), taker)
+            streams.to(address).begin(DecodeRequest(transfer="endless"), PROMPT, taker)
         await eventually(lambda: takers[2].ended)
         assert takers[2].events[-1].ended.failure.kind == "Overloaded"
         assert not takers[0].ended and not takers[1].ended
@@ -280,7 +287,7 @@ async def test_a_replica_hangs_up_on_what_it_cannot_read():
 async def test_a_stranger_on_a_replicas_port_begins_no_call():
     async with rig() as (steps, _, address, server):
         strange, taker = CallStreams(connector(OTHER_SECRET)), Taker()
-        strange.to(address).begin(DecodeRequest(transfer="1"), taker)
+        strange.to(address).begin(DecodeRequest(transfer="1"), PROMPT, taker)
         await eventually(lambda: taker.error is not None)
         assert isinstance(taker.error, ReplicaLost)
         assert "did not prove the cluster's secret" in taker.error.message
@@ -293,7 +300,7 @@ async def test_a_call_that_does_not_end_delays_no_stop(monkeypatch):
     monkeypatch.setattr(call_server, "_STOP_S", 0.1)
     async with rig() as (steps, streams, address, server):
         taker = Taker()
-        streams.to(address).begin(DecodeRequest(transfer="endless-slow-to-free"), taker)
+        streams.to(address).begin(DecodeRequest(transfer="endless-slow-to-free"), PROMPT, taker)
         await eventually(lambda: taker.ids)
         await asyncio.wait_for(server.stop(), 5)
         steps.freeing.set()
@@ -303,7 +310,7 @@ async def test_a_call_that_does_not_end_delays_no_stop(monkeypatch):
 async def test_a_stream_is_kept_until_its_calls_have_ended():
     async with rig() as (_, streams, address, _):
         taker = Taker()
-        streams.to(address).begin(DecodeRequest(transfer="1"), taker)
+        streams.to(address).begin(DecodeRequest(transfer="1"), PROMPT, taker)
         await streams.keep((), 30)
         assert taker.ids == list(range(10))
         assert taker.ended
@@ -313,7 +320,7 @@ async def test_a_router_that_reads_nothing_slows_no_step_and_gets_larger_message
     """The stream's write never returns for a while; what was made meanwhile is one event."""
     made, opened, messages = asyncio.Event(), asyncio.Event(), []
 
-    async def serve(request, queue):
+    async def serve(request, prompt, queue):
         unsent: list[int] = []
 
         def collect():
@@ -340,8 +347,8 @@ async def test_a_router_that_reads_nothing_slows_no_step_and_gets_larger_message
 
     calls = _RouterSession({"decode": serve})
     calls.wire = Slow()
-    command = Command(call=1, decode=DecodeRequest())
-    calls.take(RouterMessage(commands=[command]).SerializeToString())
+    command = Command(call=1, decode=DecodeRequest(prompt=1))
+    calls.take(RouterMessage(commands=[KEPT, command]).SerializeToString())
     await asyncio.wait_for(made.wait(), 5)
     assert len(messages) == 1
     assert not calls.idle

@@ -64,11 +64,10 @@ def test_everything_in_the_layout_is_in_the_identity():
 
 
 @given(TOKENS, TOKENS, TOKENS)
-def test_a_fork_goes_on_by_itself(tokens, some, other):
+def test_an_extension_needs_the_uncovered_tokens_and_leaves_its_chain(tokens, some, other):
     chain = Chain("default", "model", BLOCK)
     chain.follow(tokens, len(tokens))
-    fork = chain.fork()
+    assert chain.covered == len(tokens) // BLOCK * BLOCK
+    assert chain.extended(tokens[chain.covered :] + other) == digests(tokens + other)
     chain.follow(tokens + some, len(tokens + some))
-    fork.follow(tokens + other, len(tokens + other))
     assert chain.digests == digests(tokens + some)
-    assert fork.digests == digests(tokens + other)
