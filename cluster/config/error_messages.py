@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from types import UnionType
@@ -11,6 +12,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+_QUOTED = re.compile(r"'(\w+)'")
 _EXPECTED = {
     "int_type": "an integer",
     "int_from_float": "an integer",
@@ -51,18 +53,25 @@ def _line(fault: ErrorDetails, root: type[Any]) -> str:
     key = ".".join(str(part) for part in fault["loc"])
     kind, value = fault["type"], fault["input"]
     if kind == "unexpected_keyword_argument":
-        close = nearest(key, root)
-        return f"{key}: unknown key" + (f"; did you mean {close}?" if close else "")
+        return _unknown(key, nearest(key, root))
     if kind == "missing":
         return f"{key}: this key is missing"
     if kind == "value_error":
         message = fault["msg"].removeprefix("Value error, ")
         return f"{key}.{message}" if key else message
+    if kind == "literal_error" and fault["loc"][-1] == "[key]":
+        parent = key.removesuffix(f".{value}.[key]")
+        close = difflib.get_close_matches(value, _QUOTED.findall(fault["ctx"]["expected"]), n=1)
+        return _unknown(f"{parent}.{value}", f"{parent}.{close[0]}" if close else None)
     if kind == "literal_error":
         return f"{key}: expected {fault['ctx']['expected']}, not {value!r}"
     if kind in _EXPECTED:
         return f"{key}: expected {_EXPECTED[kind]}, not {value!r}"
     return f"{key}: {fault['msg']}"
+
+
+def _unknown(key: str, close: str | None) -> str:
+    return f"{key}: unknown key" + (f"; did you mean {close}?" if close else "")
 
 
 def _key_paths(section: type[Any], named: str, prefix: str = "") -> Iterator[str]:

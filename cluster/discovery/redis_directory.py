@@ -35,7 +35,7 @@ from redis.exceptions import RedisError
 from cluster.config.deployment import DirectoryConfig
 from cluster.config.router import Right
 from cluster.config.tls import RedisTlsConfig
-from cluster.discovery.redis_tls import verify
+from cluster.discovery.redis_tls import trust_hint, verify
 from cluster.discovery.stored_values import read_desired, read_record
 from cluster.replica_record import Census, Pool, ReplicaRecord
 from engine.errors import ConfigError, Unavailable
@@ -280,7 +280,7 @@ class Directory:
                 return await command
         except (RedisError, OSError) as error:  # TimeoutError is an OSError
             reason = str(error) or f"no answer within {self._timeout_s:g} s"
-            raise Unavailable(f"directory: {reason}") from error
+            raise Unavailable(f"directory: {trust_hint(reason) or reason}") from error
         finally:
             # The client may swallow a cancel that comes while it connects.
             task = asyncio.current_task()

@@ -23,3 +23,11 @@ def verify(pool: Any, tls: RedisTlsConfig) -> None:
     """Have all connections of a pool verify the server, whatever the address says."""
     pool.connection_class = _VerifiedConnection
     pool.connection_kwargs["contexts"] = client_tls(tls.authority, tls.identity)
+
+
+def trust_hint(reason: str) -> str | None:
+    """What to set where the client failed with this text; None where trust is not the reason."""
+    if not any(f"verify failed: {fault}" in reason for fault in ("unable to get", "self-signed")):
+        return None
+    options = "tls.redis.authority, or with --tls-ca or TANDEM_TLS_CA for `tandem keys`"
+    return f"the certificate of Redis is not trusted: name the file of its authority with {options}"

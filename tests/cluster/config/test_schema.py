@@ -93,6 +93,10 @@ def test_the_first_endpoint_is_the_default_one() -> None:
             "did you mean endpoints.a.canary.guard.error_rate?",
         ),
         (
+            {"ray": {"shares": {"rooter": {}}}},
+            "t.yaml: ray.shares.rooter: unknown key; did you mean ray.shares.router?",
+        ),
+        (
             {"ray": {"shares": {"decode": {"gpu": 1.0}}}},
             "t.yaml: ray.shares.decode.gpu: unknown key; did you mean ray.shares.decode.gpus?",
         ),
