@@ -27,6 +27,8 @@ from bench.load.options import (
 )
 from bench.load.run_record import LoadRun, Sender
 from bench.load.sweep import Curve, Step, knee_line, sweep_data, sweep_page
+from cluster.client.tls_hint import tls_hint
+from cluster.sockets import join
 from engine.errors import ConfigError, Unavailable
 
 _REQUEST_S = 30.0
@@ -106,7 +108,8 @@ async def _server(options: argparse.Namespace) -> ServerTarget:
             (await send_request(target, server.completion(warm, 2), _REQUEST_S)).events()
             return server
     except (OSError, BadAnswer) as error:
-        raise Unavailable(f"{options.url}: {error or type(error).__name__}") from None
+        hint = await tls_hint(join(target.host, target.port), target.tls, "https")
+        raise Unavailable(f"{options.url}: {hint or error or type(error).__name__}") from None
 
 
 async def first_model(target: Target) -> str:

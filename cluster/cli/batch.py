@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import os
 import sys
+from collections.abc import Awaitable
 from pathlib import Path
 
 from cluster.batch.concurrency import BatchConcurrency
@@ -14,6 +15,7 @@ from cluster.batch.lines import read_input
 from cluster.batch.output import BatchOutput
 from cluster.batch.run import BatchProgress, BatchRun, endpoint_for
 from cluster.cli.tls_options import add_tls, tls_ca
+from cluster.sockets import join
 from engine.errors import ConfigError, Unavailable
 
 DEFAULT_URL = "http://127.0.0.1:8000"
@@ -49,9 +51,21 @@ def run(options: argparse.Namespace) -> int:
         raise ConfigError(f"{output} is the input")
     key, authority = os.environ.get("TANDEM_API_KEY"), tls_ca(options)
     server = BatchServer.at(options.url, key, authority)
-    progress = asyncio.run(_run(server, source, output, options))
+    progress = asyncio.run(_hinted(server, _run(server, source, output, options)))
     print(f"tandem: {progress}", file=sys.stderr)
     return 0 if not progress.failed else 1
+
+
+async def _hinted(server: BatchServer, batch: Awaitable[BatchProgress]) -> BatchProgress:
+    """The result; an Unavailable says what to set if TLS is the reason."""
+    try:
+        return await batch
+    except Unavailable as error:
+        from cluster.client.tls_hint import tls_hint
+
+        target = join(server.host, server.port)
+        hint = await tls_hint(target, server.tls, "https")
+        raise Unavailable(f"{target}: {hint}" if hint else error.message) from None
 
 
 async def _run(

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+import sys
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -19,13 +20,20 @@ from cluster.config.schema import load_config
 from cluster.config.tls import RedisTlsConfig
 from cluster.discovery.redis_directory import Directory
 from cluster.discovery.stored_values import StoredKey
-from cluster.tenants.hashed_keys import KeyOwner, check_owner, hash_of, new_key
+from cluster.tenants.hashed_keys import OPENS, KeyOwner, check_owner, hash_of, new_key
 from cluster.tenants.key_file import KeyFile
+from cluster.tenants.operator_key import VARIABLE
 from engine.errors import InvalidRequest, NotFound
 from protos.wire.secret import ClusterSecret
 
 _SHOWN = 12
 _LEAST_PREFIX = 8
+_HEADER = "send the header `Authorization: Bearer KEY`"
+_USE: Mapping[Right, str] = {
+    "tenant": f"set TANDEM_API_KEY for `tandem chat`, `generate` and `batch`, or {_HEADER}",
+    "operator": f"set {VARIABLE} for these commands, or {_HEADER} for /metrics",
+    "metrics": _HEADER,
+}
 T = TypeVar("T")
 
 
@@ -48,6 +56,10 @@ class Keys(Protocol):
         """Take the key of this hash from its owner."""
         ...
 
+    def __str__(self) -> str:
+        """Where the hashes are kept."""
+        ...
+
 
 def run(options: argparse.Namespace) -> int:
     """Run `tandem keys`; raises a TandemError."""
@@ -65,7 +77,8 @@ def run(options: argparse.Namespace) -> int:
     elif options.action == "add":
         owner, key = _new_owner(options), new_key()
         keys.add(hash_of(key), owner)
-        print(key)
+        print(key, flush=True)  # alone on stdout, for scripts
+        print(_about(owner, hash_of(key), keys), file=sys.stderr)
     elif options.name is None:
         raise InvalidRequest("`tandem keys remove` needs the beginning of a hash")
     else:
@@ -83,6 +96,9 @@ class _RedisKeys:
         self._config = DirectoryConfig(url=url)
         self._secret = secret
         self._tls = tls
+
+    def __str__(self) -> str:
+        return "Redis"  # its address may have a password
 
     def keys(self) -> dict[str, KeyOwner]:
         entries = [entry for entry in self._entries() if entry.sealed]
@@ -144,6 +160,15 @@ def _new_owner(options: argparse.Namespace) -> KeyOwner:
     if len(owners) != 1:
         raise InvalidRequest("`tandem keys add` needs a name: TENANT, --operator or --metrics")
     return check_owner(owners[0])
+
+
+def _about(owner: KeyOwner, digest: str, keys: Keys) -> str:
+    """What a new key opens, where it is kept, and how it is used."""
+    return (
+        f"{owner.name}: this key opens {OPENS[owner.right]}.\n"
+        f"Store it now: {keys} keeps its hash alone, as {digest[:_SHOWN]}.\n"
+        f"To use it, {_USE[owner.right]}."
+    )
 
 
 def _order(item: tuple[str, KeyOwner]) -> tuple[str, ...]:

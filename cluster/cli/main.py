@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from cluster.cli.command_parser import CommandParser, VersionAction
 from cluster.cli.sampling_options import add_sampling, sampling_of
-from cluster.cli.tls_options import add_tls, router_address
+from cluster.cli.tls_options import add_tls, router_address, tls_ca
 from engine.errors import TandemError, Unavailable
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         configure_logging()
         if hasattr(options, "address"):
+            os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its core prints each failed handshake
             options.address = router_address(options)
         return int(options.run(options))
     except TandemError as error:
@@ -106,9 +107,10 @@ def _status(options: argparse.Namespace) -> int:
     from cluster.client.admin_client import fetch_status
 
     try:
-        status = asyncio.run(fetch_status(options.address))
+        with _router_at(options.address):
+            status = asyncio.run(fetch_status(options.address))
     except Unavailable as error:
-        print(f"tandem: no router at {options.address}: {error.message}", file=sys.stderr)
+        print(f"tandem: {error.message}", file=sys.stderr)
         return 1
     print(json.dumps(as_data(status), indent=2) if options.json else as_table(status))
     return 0 if healthy(status) else 1
@@ -126,6 +128,7 @@ def _stop(options: argparse.Namespace) -> int:
 def _bench(options: argparse.Namespace) -> int:
     from bench.load.command import run
 
+    options.tls_ca = tls_ca(options)
     return run(options)
 
 
@@ -172,7 +175,7 @@ def _purge(options: argparse.Namespace) -> int:
 
 
 class _router_at:  # noqa: N801
-    """Adds to an Unavailable the address that was tried."""
+    """Adds to an Unavailable the address that was tried, and what to set if TLS is the reason."""
 
     def __init__(self, address: RouterAddress) -> None:
         self._address = address
@@ -181,7 +184,8 @@ class _router_at:  # noqa: N801
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if isinstance(error, Unavailable):
-            raise Unavailable(f"router at {self._address}: {error.message}") from None
+            hint = asyncio.run(self._address.tls_hint())
+            raise Unavailable(f"router at {self._address}: {hint or error.message}") from None
 
 
 def _status_line() -> TextIO | None:

@@ -6,6 +6,8 @@ import argparse
 import os
 from typing import TYPE_CHECKING
 
+from engine.errors import ConfigError
+
 if TYPE_CHECKING:
     from cluster.client.router_address import RouterAddress
 
@@ -22,8 +24,15 @@ def add_tls(parser: argparse.ArgumentParser) -> None:
 
 
 def tls_ca(options: argparse.Namespace) -> str | None:
-    """The file that was given, or that of the environment."""
+    """The file that was given, or that of the environment; ConfigError if it has no certificate."""
     found: str | None = options.tls_ca or os.environ.get(_VARIABLE) or None
+    if found is not None:
+        from protos.wire.certificates import read_authority
+
+        try:
+            read_authority(found)
+        except ConfigError as error:
+            raise ConfigError(f"--tls-ca (or {_VARIABLE}): {error.message}") from None
     return found
 
 

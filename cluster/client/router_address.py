@@ -11,8 +11,9 @@ from typing import Any, Self
 import grpc
 import grpc.aio
 
+from cluster.client.tls_hint import tls_hint
 from engine.errors import ConfigError
-from protos.wire.certificates import ServerCertificate, read
+from protos.wire.certificates import ServerCertificate, read, read_authority
 
 _TLS = {"grpcs": True, "https": True, "grpc": False, "http": False}
 
@@ -40,12 +41,20 @@ class RouterAddress:
             raise ConfigError(f"{address!r} is no address: expected host:port or grpcs://host:port")
         if not _TLS.get(scheme, authority is not None):
             return cls(target)
-        return cls(target, _system_roots() if authority is None else read(authority))
+        return cls(target, _system_roots() if authority is None else read_authority(authority))
 
     @classmethod
     def of_own(cls, target: str, certificate: ServerCertificate) -> Self:
         """A front end that shows exactly this certificate."""
         return cls(target, certificate.chain, certificate.name)
+
+    async def tls_hint(self) -> str | None:
+        """What to set where a call failed because of TLS; None where that is not the reason."""
+        trusting = None
+        if self.roots is not None:
+            trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            trusting.load_verify_locations(cadata=self.roots.decode(errors="replace"))
+        return await tls_hint(self.target, trusting, "grpcs", self.name)
 
     def __str__(self) -> str:
         return self.target if self.roots is None else f"grpcs://{self.target}"

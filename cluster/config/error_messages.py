@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
+from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+_QUOTED = re.compile(r"'(\w+)'")
 _EXPECTED = {
     "int_type": "an integer",
     "int_from_float": "an integer",
@@ -32,31 +35,43 @@ def nearest(key: str, root: type[Any]) -> str | None:
     """The valid key path that `key` most likely stands for."""
     parent, _, leaf = key.rpartition(".")
     valid = list(_key_paths(root, parent))
+    leaves: dict[str, str] = {}
+    for path in valid:
+        leaves.setdefault(path.rpartition(".")[2], path)
     siblings = {
         path.rpartition(".")[2]: path for path in valid if path.rpartition(".")[0] == parent
     }
+    if len(leaf) > 2 and (longer := [name for name in siblings if name.startswith(leaf)]):
+        return siblings[longer[0]]
     if close := difflib.get_close_matches(leaf, siblings, n=1, cutoff=0.6):
         return siblings[close[0]]
-    if elsewhere := [path for path in valid if path.rpartition(".")[2] == leaf]:
-        return elsewhere[0]
-    close = difflib.get_close_matches(key, valid, n=1, cutoff=0.6)
-    return close[0] if close else None
+    close = difflib.get_close_matches(leaf, leaves, n=1, cutoff=0.8)
+    return leaves[close[0]] if close else None
 
 
 def _line(fault: ErrorDetails, root: type[Any]) -> str:
     key = ".".join(str(part) for part in fault["loc"])
     kind, value = fault["type"], fault["input"]
     if kind == "unexpected_keyword_argument":
-        close = nearest(key, root)
-        return f"{key}: unknown key" + (f"; did you mean {close}?" if close else "")
+        return _unknown(key, nearest(key, root))
+    if kind == "missing":
+        return f"{key}: this key is missing"
     if kind == "value_error":
         message = fault["msg"].removeprefix("Value error, ")
         return f"{key}.{message}" if key else message
+    if kind == "literal_error" and fault["loc"][-1] == "[key]":
+        parent = key.removesuffix(f".{value}.[key]")
+        close = difflib.get_close_matches(value, _QUOTED.findall(fault["ctx"]["expected"]), n=1)
+        return _unknown(f"{parent}.{value}", f"{parent}.{close[0]}" if close else None)
     if kind == "literal_error":
         return f"{key}: expected {fault['ctx']['expected']}, not {value!r}"
     if kind in _EXPECTED:
         return f"{key}: expected {_EXPECTED[kind]}, not {value!r}"
     return f"{key}: {fault['msg']}"
+
+
+def _unknown(key: str, close: str | None) -> str:
+    return f"{key}: unknown key" + (f"; did you mean {close}?" if close else "")
 
 
 def _key_paths(section: type[Any], named: str, prefix: str = "") -> Iterator[str]:
@@ -65,8 +80,15 @@ def _key_paths(section: type[Any], named: str, prefix: str = "") -> Iterator[str
     for item in fields(section):
         path, hint = f"{prefix}{item.name}", hints[item.name]
         yield path
-        if is_dataclass(hint) and isinstance(hint, type):
-            yield from _key_paths(hint, named, f"{path}.")
+        if inner := _section(hint):
+            yield from _key_paths(inner, named, f"{path}.")
         elif get_origin(hint) is dict and named.startswith(f"{path}."):
             name = named.removeprefix(f"{path}.").split(".")[0]
-            yield from _key_paths(get_args(hint)[1], named, f"{path}.{name}.")
+            if inner := _section(get_args(hint)[1]):
+                yield from _key_paths(inner, named, f"{path}.{name}.")
+
+
+def _section(hint: Any) -> type[Any] | None:
+    """The section that a key holds, also one that may be left out; None for another value."""
+    kinds = get_args(hint) if isinstance(hint, UnionType) else (hint,)
+    return next((one for one in kinds if isinstance(one, type) and is_dataclass(one)), None)

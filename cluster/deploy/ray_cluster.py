@@ -17,6 +17,7 @@ from ray.serve.schema import ApplicationStatus, ApplicationStatusOverview
 from cluster.chart.grafana_install import place_dashboard
 from cluster.config.schema import TandemConfig
 from cluster.deploy.local_ray.gcs_server import GcsServer
+from cluster.deploy.replica_warnings import ReplicaWarnings
 from cluster.deploy.serve_app import APPLICATION, QUIET, build, share_of_cluster
 from cluster.deploy.startup_progress import DeploymentState, StartupProgress, failure_reason
 from engine.errors import Unavailable
@@ -44,6 +45,7 @@ class RayCluster:
         self._local = config.ray.address is None
         self._session: Path | None = None
         self._gcs: GcsServer | None = None
+        self._warnings: ReplicaWarnings | None = None
 
     @property
     def session(self) -> Path | None:
@@ -52,16 +54,20 @@ class RayCluster:
 
     def start(self) -> None:
         """Start Ray, or join it."""
+        # Ray adds many lines of its own. Without TANDEM_LOG warnings are enough.
+        forwards = "TANDEM_LOG" in os.environ
         # Ray writes its token and its sessions with the mode that this leaves.
         with _failing("Ray did not start"), _private_files(self._local):
             context = ray.init(
                 address=self._config.ray.address or "local",
-                # Forwarded only if TANDEM_LOG is set, because Ray adds many lines of its own.
-                log_to_driver="TANDEM_LOG" in os.environ,
+                log_to_driver=forwards,
                 logging_level=logging.ERROR,
                 **(self._local_options() if self._local else {}),
             )
         self._session = Path(context.address_info["session_dir"])
+        if not forwards:
+            self._warnings = ReplicaWarnings(self._session / "logs")
+            self._warnings.start()
         if self._local:
             _keep_token_private()
             self._gcs = GcsServer.find(ray.get_runtime_context().gcs_address)
@@ -128,6 +134,8 @@ class RayCluster:
             ray.shutdown()
             if self._gcs is not None:
                 self._gcs.stop()
+            if self._warnings is not None:
+                self._warnings.stop()
 
     def _delete(self) -> None:
         """End the application, and wait for it. Serve itself would wait for no more than 60 s."""

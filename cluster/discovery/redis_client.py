@@ -41,6 +41,14 @@ def open_client(config: DirectoryConfig, timeout_s: float, tls: RedisTlsConfig) 
     return client
 
 
+def trust_hint(reason: str) -> str | None:
+    """What to set where the client failed with this text; None where trust is not the reason."""
+    if not any(f"verify failed: {fault}" in reason for fault in ("unable to get", "self-signed")):
+        return None
+    options = "tls.redis.authority, or with --tls-ca or TANDEM_TLS_CA for `tandem keys`"
+    return f"the certificate of Redis is not trusted: name the file of its authority with {options}"
+
+
 class _VerifiedConnection(redis.asyncio.SSLConnection):
     """A connection that reads changed files before it connects; redis-py reads them once."""
 

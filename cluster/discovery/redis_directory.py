@@ -33,7 +33,7 @@ from cluster.config.deployment import DirectoryConfig
 from cluster.config.router import Right
 from cluster.config.schema import TandemConfig
 from cluster.config.tls import RedisTlsConfig
-from cluster.discovery.redis_client import open_client
+from cluster.discovery.redis_client import open_client, trust_hint
 from cluster.discovery.stored_values import (
     SealedRecords,
     StoredKey,
@@ -290,7 +290,7 @@ class Directory:
                 return await command
         except (RedisError, OSError) as error:  # TimeoutError is an OSError
             reason = str(error) or f"no answer within {self._timeout_s:g} s"
-            raise Unavailable(f"directory: {reason}") from error
+            raise Unavailable(f"directory: {trust_hint(reason) or reason}") from error
         finally:
             # The client may swallow a cancel that comes while it connects.
             task = asyncio.current_task()

@@ -174,7 +174,8 @@ class Rollouts:
             config = await asyncio.to_thread(self._prepare, config)
             state = replace(state, version=config_version(config), state="starting")
             await _publish(directory, state)
-            if config != self.config:
+            # Equal sections may still differ in which endpoint is the default one.
+            if config != self.config or state.version != config_version(self.config):
                 await self._replace(config, state.version, directory)
             return replace(state, state="serving")
         except (TandemError, ValueError) as error:

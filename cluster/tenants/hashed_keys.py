@@ -31,6 +31,12 @@ SECTIONS: Mapping[Right, str] = {
     "operator": "operators",
     "metrics": "metrics",
 }
+# What a key of each right opens, in words.
+OPENS: Mapping[Right, str] = {
+    "tenant": "requests and the description of models",
+    "operator": "`tandem status`, `role`, `rollout`, `purge`, `stop` and /metrics",
+    "metrics": "/metrics alone",
+}
 _KEY_BYTES = 32
 _HASH = re.compile(r"[0-9a-f]{64}")
 

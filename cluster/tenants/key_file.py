@@ -22,6 +22,9 @@ class KeyFile:
     def __init__(self, path: Path) -> None:
         self._path = path
 
+    def __str__(self) -> str:
+        return str(self._path)
+
     def keys(self) -> dict[str, KeyOwner]:
         """Owner by hash; raises ConfigError if the file is wrong."""
         return read_keys(self._path)

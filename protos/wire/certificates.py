@@ -108,6 +108,12 @@ def read(path: str) -> bytes:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
 
 
+def read_authority(path: str) -> bytes:
+    """The certificates in a file; raises ConfigError where it has none."""
+    _trust(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), path)
+    return read(path)
+
+
 def _between_members(context: ssl.SSLContext, identity: Identity, authority: str) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     _trust(context, authority)

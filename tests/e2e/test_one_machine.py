@@ -6,6 +6,7 @@ import asyncio
 import os
 import re
 import signal
+import socket
 import stat
 import threading
 import time
@@ -102,6 +103,7 @@ async def test_nothing_listens_elsewhere_and_the_gcs_may_die(serving):
     private = session.parent.parent
     assert stat.S_IMODE(private.stat().st_mode) == 0o700
     assert list(private.glob("gcs-*"))
+    _warned_of_a_stranger(serving)
 
     async with Client(serving.grpc) as client:
         expected = await (await begun(client))
@@ -162,6 +164,15 @@ def _replaced(serving, replica_id):
 async def _is_ending(http, health):
     answer = await http.get(health)
     return answer.status_code == 503 and "router" in answer.json()["missing"]
+
+
+def _warned_of_a_stranger(serving):
+    """A replica refuses a connection without the secret, and the operator's terminal says so."""
+    host, _, port = serving.replicas()[0]["address"].rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=10) as stranger:
+        stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        stranger.recv(1)
+    wait_until(lambda: "warning protos.wire.refusals connections ref" in serving.log.read_text())
 
 
 def _session(serving):

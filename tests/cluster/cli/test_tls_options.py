@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -67,9 +70,15 @@ def test_generate_trusts_the_authority_that_is_named(
     assert main(["generate", "a b", "--address", f"grpcs://{address}"]) == 0
     capsys.readouterr()
     foreign = Certificates(tmp_path, "foreign").authority
-    for more in (["--tls-ca", foreign], ["--address", f"grpc://{address}"]):
+    untrusted = "its certificate is not trusted: name the file of its authority with --tls-ca"
+    for more, hint in (
+        (["--tls-ca", foreign], untrusted),
+        (["--address", f"grpc://{address}"], f"it speaks TLS: write grpcs://{address}"),
+    ):
         assert main(["generate", "a b", "--address", address, *more]) == 2
-        assert "tandem: router at" in capsys.readouterr().err
+        error = capsys.readouterr().err
+        assert error.startswith("tandem: router at")
+        assert hint in error
 
 
 def test_batch_trusts_the_authority_that_is_named(
@@ -80,10 +89,81 @@ def test_batch_trusts_the_authority_that_is_named(
     line = {"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": body}
     lines.write_text(json.dumps(line))
     command = ["batch", str(lines), str(tmp_path / "out"), "--url", f"https://localhost:{ports[1]}"]
-    assert main(command) == 2
-    assert "certificate verify failed" in capsys.readouterr().err
+    for untrusting in (command, ["bench", "--url", command[-1]]):
+        assert main(untrusting) == 2
+        assert ": its certificate is not trusted: name the file" in capsys.readouterr().err
     assert main([*command, "--tls-ca", own.authority]) == 0
     assert " two" in (tmp_path / "out").read_text()
+
+
+@pytest.mark.parametrize(
+    ("scheme", "hint"),
+    [
+        ("", "it speaks TLS: write grpcs://{}, and name the file of its authority with"),
+        ("grpcs://", "its certificate is not trusted: name the file of its authority with"),
+    ],
+)
+def test_one_line_names_the_option_to_set(ports: tuple[int, int], scheme: str, hint: str) -> None:
+    address = f"localhost:{ports[0]}"
+    command = [sys.executable, "-m", "cluster.cli.main", "status", "--address", scheme + address]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    start = f"tandem: router at {scheme}{address}: "
+    assert done.returncode == 1
+    assert done.stderr == f"{start}{hint.format(address)} --tls-ca or TANDEM_TLS_CA\n"
+
+
+def test_a_certificate_for_another_name_is_told_from_a_foreign_one(
+    own: Certificates, ports: tuple[int, int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    own.issue("elsewhere.example")
+    time.sleep(1.1)
+    assert main(["status", "--address", f"localhost:{ports[0]}", "--tls-ca", own.authority]) == 1
+    assert "its certificate is refused: Hostname mismatch" in capsys.readouterr().err
+
+
+def test_a_server_without_tls_is_told_from_a_closed_port(
+    own: Certificates, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def hint(port: int) -> str | None:
+        return await RouterAddress.at(f"127.0.0.1:{port}", own.authority).tls_hint()
+
+    async def both() -> list[str | None]:
+        server = await grpc_server.start(ScriptedGenerator())
+        open_port = await hint(server.port)
+        await server.stop(0)
+        return [open_port, await hint(server.port)]
+
+    plain = "it speaks no TLS: leave out grpcs:// and --tls-ca (TANDEM_TLS_CA)"
+    assert asyncio.run(both()) == [plain, None]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["status"],
+        ["generate", "x"],
+        ["batch", "in", "out", "--url", "https://localhost:1"],
+        ["keys", "list", "--redis", "rediss://localhost:1"],
+        ["bench", "--url", "https://localhost:1"],
+    ],
+)
+@pytest.mark.parametrize("named", [False, True])
+def test_a_file_without_a_certificate_is_named_with_its_option(
+    command: list[str],
+    named: bool,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "in").touch()
+    empty = tmp_path / "empty.pem"
+    empty.write_text("no certificate")
+    if not named:
+        monkeypatch.setenv("TANDEM_TLS_CA", str(empty))
+    assert main([*command, *(["--tls-ca", str(empty)] if named else [])]) == 2
+    fault = f"{empty}: holds no certificate in PEM form"
+    assert capsys.readouterr().err == f"tandem: --tls-ca (or TANDEM_TLS_CA): {fault}\n"
 
 
 def test_an_address_says_whether_tls_is_used(own: Certificates) -> None:

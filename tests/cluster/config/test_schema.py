@@ -75,6 +75,32 @@ def test_the_first_endpoint_is_the_default_one() -> None:
         ),
         ({"qqqq": 1}, "t.yaml: qqqq: unknown key"),
         (
+            {"tls": {"front_ends": {"cert": "c", "key": "k", "certificate": "c"}}},
+            "t.yaml: tls.front_ends.cert: unknown key; did you mean tls.front_ends.certificate?",
+        ),
+        (
+            {"tls": {"front_ends": {"certificate": "c"}}},
+            "t.yaml: tls.front_ends.key: this key is missing",
+        ),
+        ({"tls": {"redis": {"ca": "c"}}}, "t.yaml: tls.redis.ca: unknown key"),
+        (
+            {"scaling": {"decode": {"mx": 3}}},
+            "t.yaml: scaling.decode.mx: unknown key; did you mean scaling.decode.max?",
+        ),
+        (
+            {"endpoints": {"a": {"canary": {"endpoint": "chat", "guard": {"error_rat": 1.0}}}}},
+            "t.yaml: endpoints.a.canary.guard.error_rat: unknown key; "
+            "did you mean endpoints.a.canary.guard.error_rate?",
+        ),
+        (
+            {"ray": {"shares": {"rooter": {}}}},
+            "t.yaml: ray.shares.rooter: unknown key; did you mean ray.shares.router?",
+        ),
+        (
+            {"ray": {"shares": {"decode": {"gpu": 1.0}}}},
+            "t.yaml: ray.shares.decode.gpu: unknown key; did you mean ray.shares.decode.gpus?",
+        ),
+        (
             {"prefill": {"replicas": True}},
             "t.yaml: prefill.replicas: expected an integer, not True",
         ),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import string
 from dataclasses import replace
 
 from cluster.config.schema import load_config, parse_config
 from cluster.config.version import config_version
+from cluster.discovery.rollout import document_of
 from protos.wire.secret import made
 
 
@@ -16,6 +18,13 @@ def test_the_same_settings_have_the_same_version_however_they_were_written() -> 
     assert version == config_version(parse_config({}))
     assert len(version) == 8
     assert set(version) <= set(string.hexdigits)
+
+
+def test_a_configuration_that_was_sent_has_the_version_of_the_one_that_runs() -> None:
+    running = load_config()
+    sent = parse_config(json.loads(document_of(running)))
+    assert sent == running
+    assert config_version(sent) == config_version(running)
 
 
 def test_another_setting_is_another_version() -> None:

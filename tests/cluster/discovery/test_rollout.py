@@ -124,6 +124,22 @@ async def test_another_configuration_takes_over_where_the_old_one_was(directory)
     assert lines == [f"rollout {state.version}: starting", f"rollout {state.version}: serving"]
 
 
+async def test_a_rollout_of_what_runs_replaces_nothing_and_names_its_version(directory) -> None:
+    serve = Serve(directory)
+    _, state, _ = await rolled_out(directory, serve, RUNNING)
+    assert serve.begun == []
+    assert (state.state, state.version) == ("serving", config_version(RUNNING))
+
+
+async def test_another_default_endpoint_is_rolled_out(directory) -> None:
+    serve = Serve(directory)
+    turned = dict(reversed(RUNNING.endpoints.items()))
+    _, state, _ = await rolled_out(directory, serve, replace(RUNNING, endpoints=turned))
+    (begun,) = serve.begun
+    assert begun.default_endpoint == list(RUNNING.endpoints)[-1]
+    assert (state.state, state.version) == ("serving", config_version(begun))
+
+
 async def test_where_the_new_one_does_not_come_up_the_old_one_is_deployed_again(directory) -> None:
     serve = Serve(directory, fails="decode: not enough memory")
     rollouts, state, _ = await rolled_out(directory, serve, OTHER)

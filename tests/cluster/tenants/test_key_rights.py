@@ -175,6 +175,38 @@ def test_keys_of_each_right_are_made_listed_and_removed(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
+    ("arguments", "opens", "use"),
+    [
+        (
+            ["acme"],
+            "requests and the description of models",
+            "set TANDEM_API_KEY for `tandem chat`",
+        ),
+        (
+            ["--operator", "acme"],
+            "`tandem status`, `role`, `rollout`, `purge`, `stop` and /metrics",
+            "set TANDEM_OPERATOR_KEY for these commands",
+        ),
+        (["--metrics", "acme"], "/metrics alone", "send the header `Authorization: Bearer KEY`"),
+    ],
+)
+def test_a_new_key_is_alone_on_stdout_and_stderr_tells_its_use(
+    tmp_path, capsys, arguments, opens, use
+):
+    file = tmp_path / "keys.yaml"
+    assert cli.main(["keys", "add", *arguments, "--file", str(file)]) == 0
+    out, err = capsys.readouterr()
+    (digest,) = read_keys(file)
+    assert out == f"{out.strip()}\n"
+    assert hash_of(out.strip()) == digest
+    right, kept, used = err.splitlines()
+    assert right == f"acme: this key opens {opens}."
+    assert kept == f"Store it now: {file} keeps its hash alone, as {digest[:12]}."
+    assert used.startswith(f"To use it, {use}")
+    assert out.strip() not in err
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "operator: {alice: [" + "0a" * 32 + "]}",

@@ -1,0 +1,69 @@
+"""`tandem generate` and `tandem chat`: answers on the terminal."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.cluster.cli.fake_router import Router, run
+
+
+def test_generate_streams_and_passes_the_sampling(
+    capsys: pytest.CaptureFixture[str], router: Router
+) -> None:
+    flags = ["--max-tokens", "7", "--temperature", "0", "--stop", "a", "--stop", "b", "--timing"]
+    code, out, err = run(capsys, "generate", "Hello", "--address", router.address, *flags)
+    assert (code, out) == (0, "Good day\n")
+    assert err == "2 tokens in 0.50 s, the first after 250 ms\n"
+    (asked,) = router.inference.asked
+    assert asked.text == "Hello"
+    assert asked.sampling.max_tokens == 7
+    assert list(asked.sampling.stop) == ["a", "b"]
+
+
+def test_chat_answers_a_prompt_once(capsys: pytest.CaptureFixture[str], router: Router) -> None:
+    code, out, _ = run(capsys, "chat", "Hi", "--system", "Be kind.", "--address", router.address)
+    assert (code, out) == (0, "Good day\n")
+    turns = [(turn.role, turn.content) for turn in router.inference.asked[0].chat.messages]
+    assert turns == [("system", "Be kind."), ("user", "Hi")]
+
+
+def test_a_conversation_carries_its_history(
+    capsys: pytest.CaptureFixture[str], router: Router, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    typed = iter(["Hi", "", "And?"])
+
+    def read(prompt: str) -> str:
+        try:
+            return next(typed)
+        except StopIteration:
+            raise EOFError from None
+
+    monkeypatch.setattr("builtins.input", read)
+    code, out, _ = run(capsys, "chat", "--address", router.address)
+    assert code == 0
+    assert out.count("Good day") == 2
+    turns = [turn.content for turn in router.inference.asked[1].chat.messages]
+    assert turns == ["Hi", "Good day", "And?"]
+
+
+def test_a_reader_that_goes_away_ends_it_quietly(router: Router) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "cluster.cli.main",
+        "generate",
+        "x",
+        "--address",
+        router.address,
+    ]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    with process.stderr:
+        error = process.stderr.read()
+    assert process.wait(30) == 1
+    assert error == b""
