@@ -40,6 +40,9 @@ Reason = Literal[
 ]
 # Promise: the part of a TTFT budget within which a request is admitted or refused.
 _DECIDED_IN = 0.5
+# Promise: the part of the time to its verdict that a request may wait at the socket. After that the
+# router has no time for requests that wait in its queue, too.
+_READ_IN = 0.5
 # Bound: how late the last decision may come, as a part of the budget and in seconds.
 _LATENESS = 0.05
 _MOST_LATENESS_S = 0.05
@@ -47,7 +50,7 @@ _MOST_LATENESS_S = 0.05
 _WORTH_A_WAIT = 1.5
 # Tuned for goodput under prediction errors: the part of a budget that is kept as margin.
 _LEAST_MARGIN = 0.08
-_MOST_MARGIN = 0.25
+_MOST_MARGIN = 0.5
 # Tuned for the same: the part of admitted requests that may be late, and how fast the margin moves.
 _LATE = 0.02
 _STEP = 0.05
@@ -220,10 +223,14 @@ class Admission:
         if arrival.batch or self._retries.is_due(arrival.key, now):
             return None
         wait_s, seconds = ahead.placed_s, ahead.alone_s / replicas
-        slots = ahead.too_many(decided_by(arrival), now)
+        until_s = decided_by(arrival)
+        slots = ahead.too_many(until_s, now)
         if slots:
             wait_s, seconds = max(wait_s, ahead.interval_s), max(seconds, ahead.interval_s)
-        elif not ahead.too_long(arrival, now, _WORTH_A_WAIT):
+        elif not (
+            ahead.too_long(arrival, now, _WORTH_A_WAIT)
+            or (ahead.others and _read_late(arrival, until_s, now))
+        ):
             return None
         slack_s = max(0.0, arrival.budget_s - self.margin_s(arrival.budget_s) - ahead.alone_s)
         earliest_s = now + max(wait_s, SOONEST_S)
@@ -270,6 +277,11 @@ def decided_by(request: PlacementRequest | ArrivingRequest) -> float:
         return float("inf")
     late_s = min(_LATENESS * request.budget_s, _MOST_LATENESS_S)
     return request.arrived_s + _DECIDED_IN * request.budget_s - late_s
+
+
+def _read_late(arrival: ArrivingRequest, until_s: float, now: float) -> bool:
+    """Whether a request waited at the socket for long, seen from the time to its verdict."""
+    return now - arrival.arrived_s > _READ_IN * (until_s - arrival.arrived_s)
 
 
 def _worth_a_wait(reason: Reason, request: PlacementRequest, forecast: Forecast) -> bool:

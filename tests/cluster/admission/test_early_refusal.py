@@ -25,25 +25,40 @@ def arrival(**more):
     return replace(ARRIVAL, arrived_s=time.monotonic(), **more)
 
 
+# A request that was read later than this waits behind no others.
+READ_LATE_S = 0.5 * (decided_by(ARRIVAL) - ARRIVAL.arrived_s)
+
+
 @given(SECONDS, SECONDS, SECONDS, SECONDS)
 def test_no_request_is_refused_that_could_be_in_time(placed_s, waiting_s, alone_s, waited_s):
     ahead = WorkAhead(placed_s, waiting_s, 0.0, alone_s)
     refused = Admission().refuse_early(ARRIVAL, ahead, 10.0 + waited_s)
     # A prompt that takes longer than its budget is due later, as in placement.
     due_s = max(1.0, 1.2 * alone_s)
+    read_late = waiting_s > 0 and waited_s > READ_LATE_S
     if waited_s + placed_s + waiting_s + alone_s <= due_s:
-        assert refused is None
+        assert (refused is not None) == read_late
     if waited_s + placed_s + waiting_s > max(1.0, 1.25 * alone_s):
         assert refused is not None and refused.reason == "ttft"
         assert refused.retry_after_s >= placed_s - 1e-6
+
+
+@pytest.mark.parametrize("ahead", [WorkAhead(waiting_s=0.1), WorkAhead(slots_s=0.1)])
+def test_a_request_that_was_read_late_does_not_wait_behind_others(ahead):
+    policy, late_s = Admission(), 10.0 + READ_LATE_S
+    assert policy.refuse_early(ARRIVAL, ahead, late_s - 0.01) is None
+    assert policy.refuse_early(ARRIVAL, ahead, late_s + 0.01).retry_after_s > 0
+    assert policy.refuse_early(ARRIVAL, WorkAhead(placed_s=0.1), late_s + 0.01) is None
 
 
 @given(st.floats(0.001, 3), SECONDS)
 def test_behind_requests_for_slots_the_verdict_is_early_only_if_none_comes_in_time(slots_s, at_s):
     ahead, now = WorkAhead(slots_s=slots_s, interval_s=0.2), 10.0 + at_s / 10
     refused = Admission().refuse_early(ARRIVAL, ahead, now)
-    assert (refused is not None) == (now + slots_s > decided_by(ARRIVAL))
-    assert refused is None or (refused.reason == "decode_batch" and refused.retry_after_s > 0.199)
+    none_in_time = now + slots_s > decided_by(ARRIVAL)
+    assert (refused is not None) == (none_in_time or now - 10.0 > READ_LATE_S)
+    if none_in_time:
+        assert refused.reason == "decode_batch" and refused.retry_after_s > 0.199
 
 
 def test_a_promised_retry_and_the_batch_lane_are_never_refused_early():
