@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from bench.core.event_loop import run
+from bench.router.site_tls import tls_of
 from cluster.config.endpoints import EndpointConfig, FlushConfig
 from cluster.config.schema import TandemConfig, located
 from cluster.config.security import SecurityConfig
@@ -62,6 +63,7 @@ def config_for(url: str, model: str) -> TandemConfig:
         tenants={"default": TenantConfig(max_concurrent=4096)},
         directory=replace(base.directory, url=url),
         security=SecurityConfig(secret_file=str(Path(model) / _SECRET)),
+        tls=tls_of(Path(model)),
     )
 
 

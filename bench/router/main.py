@@ -53,14 +53,14 @@ def main() -> None:
         return
     redis = EmbeddedRedis.start()
     try:
-        with site_of(redis.url, options.prefill_ms) as site:
+        with site_of(redis.url, options.prefill_ms, tls=options.tls) as site:
             results = asyncio.run(_measure(site, options))
     finally:
         redis.stop()
     print(f"{now()}; {as_line(describe_machine())}\n\n{report(*results)}")
     if options.results:
         names = ("seconds", "prefill_ms", "streams", "step_ms", "load_nice")
-        conditions = {name: getattr(options, name) for name in names}
+        conditions = {name: getattr(options, name) for name in names} | {"tls": int(options.tls)}
         machine = describe_machine()
         keep(options.results, "router", machine, [as_series(*results, machine, conditions)])
 
@@ -82,7 +82,8 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--front-ends", nargs="+", default=["grpc", "http"])
     parser.add_argument("--parts", nargs="+", choices=_PARTS, default=list(_PARTS))
     parser.add_argument("--results", type=Path, help="the folder in which the figures are kept")
-    parser.add_argument("--load", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument("--tls", action="store_true", help="front ends and replicas with TLS")
+    parser.add_argument("--load", nargs=5, help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
@@ -130,7 +131,8 @@ async def _first_tokens(
     site: Site, front_end: str, streams: int, options: argparse.Namespace
 ) -> FirstTokenRow:
     """First tokens by each way in turn, beside open streams."""
-    loads = [front_end, site.front_ends[front_end], str(streams), str(options.step_ms)]
+    address, authority = site.front_ends[front_end], site.authority or ""
+    loads = [front_end, address, authority, str(streams), str(options.step_ms)]
     with process_of("bench.router.main", "--load", *loads) as (load, read):
         os.setpriority(os.PRIO_PROCESS, load.pid, options.load_nice)
         await asyncio.to_thread(read)
@@ -164,9 +166,11 @@ async def _probes(
     return found
 
 
-async def _load_for_ever(front_end: str, address: str, streams: str, step_ms: str) -> None:
+async def _load_for_ever(
+    front_end: str, address: str, authority: str, streams: str, step_ms: str
+) -> None:
     """Keep streams open in a process of its own; prints a line when all have begun."""
-    client = streams_to(front_end, address)
+    client = streams_to(front_end, address, authority or None)
     spec = StreamSpec("coalesced", int(step_ms), _COALESCED)
     tasks: list[asyncio.Task[None]] = []
     taken: list[Taken] = []

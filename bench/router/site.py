@@ -12,21 +12,26 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.router.bare_router import endless_model
+from bench.router.site_tls import make_certificates
 from bench.router.stream_load import Streams, streams_to
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """The processes, and the front ends of the router and of the prefill replica."""
+    """The processes, and the front ends of the router and of the prefill replica.
+
+    `authority` is the file of the authority of the router's certificate, if it has one.
+    """
 
     router: int
     decode: int
     front_ends: dict[str, str]
     prefill: dict[str, str]
+    authority: str | None
 
     def streams(self, front_end: str) -> Streams:
         """A client of that front end of the router."""
-        return streams_to(front_end, self.front_ends[front_end])
+        return streams_to(front_end, self.front_ends[front_end], self.authority)
 
     def direct(self, front_end: str) -> Streams:
         """A client of that front end of the prefill replica itself."""
@@ -34,17 +39,21 @@ class Site:
 
 
 @contextmanager
-def site_of(url: str, prefill_ms: float) -> Iterator[Site]:
-    """Start the processes; a first token takes `prefill_ms`. `url` is that of a directory."""
+def site_of(url: str, prefill_ms: float, *, tls: bool = False) -> Iterator[Site]:
+    """Start the processes; a first token takes `prefill_ms`. `url` is that of a directory.
+
+    With `tls` the router's front ends and the connections to replicas have TLS.
+    """
     module, took = "bench.router.fake_replicas", str(prefill_ms / 1000)
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         model = endless_model(Path(folder))
+        authority = make_certificates(Path(folder)) if tls else None
         _, read = stack.enter_context(process_of(module, url, "prefill", model, took))
         decode, read_decode = stack.enter_context(process_of(module, url, "decode", model, took))
         prefill, _ = read(), read_decode()
         with process_of("bench.router.bare_router", url, model) as (router, read):
-            yield Site(router.pid, decode.pid, read(), prefill)
+            yield Site(router.pid, decode.pid, read(), prefill, authority)
 
 
 @contextmanager

@@ -8,9 +8,11 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import ssl
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 import grpc
@@ -65,12 +67,10 @@ class Streams(Protocol):
 class GrpcStreams:
     """Streams over a few channels to the router's gRPC front end."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, authority: str | None = None) -> None:
         # Channels of equal options share one connection unless told not to.
         options = (("grpc.use_local_subchannel_pool", 1),)
-        self._channels = [
-            grpc.aio.insecure_channel(address, options=options) for _ in range(_CHANNELS)
-        ]
+        self._channels = [channel_to(address, authority, options=options) for _ in range(_CHANNELS)]
         self._next = 0
 
     async def run(self, spec: StreamSpec, taken: Taken) -> None:
@@ -109,9 +109,10 @@ class GrpcStreams:
 class SseStreams:
     """Streams over a connection each to the router's HTTP front end."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, authority: str | None = None) -> None:
         host, _, port = address.rpartition(":")
         self._where = (host, int(port))
+        self._tls = ssl.create_default_context(cafile=authority) if authority else None
 
     async def run(self, spec: StreamSpec, taken: Taken) -> None:
         """See Streams."""
@@ -140,7 +141,10 @@ class SseStreams:
         except BaseException:
             sock.close()
             raise
-        return await asyncio.open_connection(sock=sock, limit=limit)
+        name = None if self._tls is None else self._where[0]
+        return await asyncio.open_connection(
+            sock=sock, limit=limit, ssl=self._tls, server_hostname=name
+        )
 
     def request(self, spec: StreamSpec) -> bytes:
         """The bytes of a stream's request."""
@@ -160,9 +164,20 @@ class SseStreams:
         """Do nothing: each stream closes its connection."""
 
 
-def streams_to(front_end: str, address: str) -> Streams:
-    """A client of that front end, "grpc" or "http"."""
-    return GrpcStreams(address) if front_end == "grpc" else SseStreams(address)
+def streams_to(front_end: str, address: str, authority: str | None = None) -> Streams:
+    """A client of that front end, "grpc" or "http"; over TLS where `authority` is a file."""
+    kind = GrpcStreams if front_end == "grpc" else SseStreams
+    return kind(address, authority)
+
+
+def channel_to(
+    address: str, authority: str | None, options: Sequence[tuple[str, int]] = ()
+) -> grpc.aio.Channel:
+    """A channel to a front end; over TLS where `authority` is a file."""
+    if authority is None:
+        return grpc.aio.insecure_channel(address, options=options)
+    credentials = grpc.ssl_channel_credentials(Path(authority).read_bytes())
+    return grpc.aio.secure_channel(address, credentials, options=options)
 
 
 async def first_token_s(run: Callable[[Taken], Awaitable[None]]) -> float:

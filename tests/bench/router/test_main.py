@@ -9,13 +9,13 @@ import pytest
 
 from bench.router.bare_router import config_for, endless_model
 from bench.router.fake_replicas import serve
+from bench.router.site_tls import make_certificates
 from bench.router.stream_load import (
-    GrpcStreams,
     OutOfOrder,
-    SseStreams,
     StreamSpec,
     Taken,
     one_hop_s,
+    streams_to,
 )
 from cluster.deploy.embedded_redis import EmbeddedRedis
 from cluster.discovery.redis_directory import Directory
@@ -32,15 +32,18 @@ def _without_the_first_tokens(pieces):
     return [head, *(b"data: " + event for event in events[1:])]
 
 
-async def test_streams_through_a_router_come_whole_at_both_front_ends(tmp_path):
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
+async def test_streams_through_a_router_come_whole_at_both_front_ends(tmp_path, tls):
     redis = await asyncio.to_thread(EmbeddedRedis.start)
-    config = config_for(redis.url, endless_model(tmp_path))
+    model, authority = endless_model(tmp_path), make_certificates(tmp_path) if tls else None
+    config = config_for(redis.url, model)
     directory = Directory.of(config)
     prefill = await serve("prefill", directory, config)
     decode = await serve("decode", directory, config)
     router = await RouterServer.start(config, "router-0", directory)
     try:
-        for client in (GrpcStreams(router.grpc_address), SseStreams(router.http_address)):
+        front_ends = {"grpc": router.grpc_address, "http": router.http_address}
+        for client in (streams_to(*front_end, authority) for front_end in front_ends.items()):
             several = [Taken() for _ in range(5)]
             await asyncio.wait_for(asyncio.gather(*(client.run(ASK, one) for one in several)), 60)
             for taken in several:
