@@ -1,9 +1,10 @@
 """Refuses a request at its arrival, where so much waits before it that no wait can help. Pure.
 
 That costs no tokenising, no plan and no task. A router that takes requests late from the socket
-does so for every request that would wait behind others. The check knows a request by its text, so it
-estimates the tokens to compute, from requests before it. It errs to the side of the request: the
-work before the request is counted at its least.
+does so for every request that would wait behind others.
+
+The check knows a request by its text, so it estimates the tokens to compute, from requests before
+it. It errs to the side of the request: the work before the request is counted at its least.
 """
 
 from __future__ import annotations

@@ -125,8 +125,8 @@ class _Connection:
         self._dispatcher = dispatcher
         self._receivers: dict[int, CallReceiver] = {}
         self._begun = 0
-        self._unsent: list[Command] | None = []
-        self._prompts = SentPrompts(self._send)
+        self._unsent: list[RouterMessage] | None = []
+        self._prompts = SentPrompts()
         self._waiting = 0
         self._tokens = 0
         self._empty = asyncio.Event()
@@ -143,14 +143,14 @@ class _Connection:
     ) -> ReplicaCall:
         self._begun += 1
         number = self._begun
-        request.prompt = self._prompts.hold(number, prompt)
+        request.prompt, before = self._prompts.hold(number, prompt)
         if isinstance(request, PrefillRequest):
             command = Command(call=number, prefill=request)
         else:
             command = Command(call=number, decode=request)
         self._receivers[number] = receiver
         self._empty.clear()
-        self._send(command)
+        self._send(*before, command)
         return ReplicaCall(self, number)
 
     def cancel(self, number: int) -> None:
@@ -178,14 +178,16 @@ class _Connection:
 
     def _opened(self) -> None:
         unsent, self._unsent = self._unsent or [], None
-        for command in unsent:
-            self._send(command)
+        for message in unsent:
+            self._wire.send(message.SerializeToString())
 
-    def _send(self, command: Command) -> None:
+    def _send(self, *commands: Command) -> None:
+        """Send the commands in one message, or keep them until the connection is open."""
+        message = RouterMessage(commands=commands)
         if self._unsent is not None:
-            self._unsent.append(command)
+            self._unsent.append(message)
         else:
-            self._wire.send(RouterMessage(commands=[command]).SerializeToString())
+            self._wire.send(message.SerializeToString())
 
     def _take(self, message: bytes) -> None:
         """Hand out first tokens now, and the other events one by one."""
@@ -238,7 +240,8 @@ class _Connection:
 
     def _forget(self, number: int) -> None:
         self._receivers.pop(number, None)
-        self._prompts.release(number)
+        if forget := self._prompts.release(number):
+            self._send(*forget)
         if not self._receivers:
             self._empty.set()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from protos.calls_pb2 import Command, ForgetPrompt
@@ -18,34 +17,41 @@ class _SentPrompt:
 
 
 class SentPrompts:
-    """Sends a prompt before its first call, and has it forgotten after its last call."""
+    """Says when a prompt must be sent, before its first call, and forgotten, after its last. Pure.
 
-    def __init__(self, send: Callable[[Command], None]) -> None:
-        self._send = send
+    The commands that it returns are to be sent at once.
+    """
+
+    def __init__(self) -> None:
         self._sent: dict[SharedPrompt, _SentPrompt] = {}
         self._of_call: dict[int, SharedPrompt] = {}
 
-    def hold(self, call: int, prompt: SharedPrompt) -> int:
-        """Keep the prompt at the replica until `release` of the call; returns its number."""
+    def hold(self, call: int, prompt: SharedPrompt) -> tuple[int, list[Command]]:
+        """Keep the prompt at the replica until `release` of the call.
+
+        Returns its number, and what is to be sent before the call.
+        """
+        commands: list[Command] = []
         sent = self._sent.get(prompt)
         if sent is None:
             # The number of its first call is as unused as that call's own.
             sent = self._sent[prompt] = _SentPrompt(call)
-            self._send(Command(call=call, prompt=prompt.encoded))
+            commands = [Command(call=call, prompt=prompt.encoded)]
         sent.calls += 1
         self._of_call[call] = prompt
-        return sent.number
+        return sent.number, commands
 
-    def release(self, call: int) -> None:
-        """Note that the call has ended. Idempotent."""
+    def release(self, call: int) -> list[Command]:
+        """Note that the call has ended; returns what is to be sent. Idempotent."""
         prompt = self._of_call.pop(call, None)
         if prompt is None:
-            return
+            return []
         sent = self._sent[prompt]
         sent.calls -= 1
-        if not sent.calls:
-            del self._sent[prompt]
-            self._send(Command(call=sent.number, forget=ForgetPrompt()))
+        if sent.calls:
+            return []
+        del self._sent[prompt]
+        return [Command(call=sent.number, forget=ForgetPrompt())]
 
     def clear(self) -> None:
         """Let go of all prompts: the connection has ended."""

@@ -11,7 +11,7 @@ from cluster.rpc import server as call_server
 from cluster.rpc.client_stream import CallStreams
 from cluster.rpc.sent_prompts import SentPrompts
 from engine.types.sampling_params import SamplingParams
-from protos.calls_pb2 import Command, RouterMessage
+from protos.calls_pb2 import Command, ForgetPrompt, RouterMessage
 from protos.decode_pb2 import DecodeRequest
 from protos.shared_prompt import SharedPrompt, sequence_from_proto
 from protos.wire.framing import Wire
@@ -123,14 +123,12 @@ async def test_a_new_connection_gets_the_prompt_again(replica, streams):
 
 
 def test_an_end_that_is_noted_twice_counts_once():
-    commands: list[Command] = []
-    prompts, shared = SentPrompts(commands.append), prompt()
-    assert [prompts.hold(call, shared) for call in (7, 8)] == [7, 7]
-    prompts.release(8)
-    prompts.release(8)
-    assert [one.WhichOneof("command") for one in commands] == ["prompt"]
-    prompts.release(7)
-    assert [one.WhichOneof("command") for one in commands] == ["prompt", "forget"]
+    prompts, shared = SentPrompts(), prompt()
+    assert prompts.hold(7, shared) == (7, [Command(call=7, prompt=shared.encoded)])
+    assert prompts.hold(8, shared) == (7, [])
+    assert not prompts.release(8)
+    assert not prompts.release(8)
+    assert prompts.release(7) == [Command(call=7, forget=ForgetPrompt())]
 
 
 UNREADABLE = Command(call=1, prompt=b"\xff")
