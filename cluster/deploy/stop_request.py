@@ -29,7 +29,7 @@ async def stop_requested(
         request = await directory.listen_for_stop(seal.launcher)
         if request is None or seal.is_stop(request):
             return request is not None
-        logger.warning("a stop request without the cluster's secret is ignored")
+        logger.warning("a stop request without a right seal is ignored")
         await directory.drop_stop()
     except Unavailable:
         pass  # replicas and routers ride an outage out, and so does this

@@ -10,7 +10,7 @@
     tandem:operator_keys  operator by the hash of its key; tandem:metrics_keys: readers of metrics
     tandem:key_seals      the seal of each key by its hash
     tandem:launcher       the name of the `tandem serve` that listens for requests; expires
-    tandem:stop           a stop request: its signature
+    tandem:stop           a stop request: its seal
     tandem:rollout        a configuration that should take over, and :state, how far that is
 
 With a namespace the keys are tandem:<namespace>:replica:<id>, and so on. All namespaces share the
@@ -187,7 +187,7 @@ class Directory:
         return None if version is None else int(version)
 
     async def api_keys(self) -> tuple[int | None, list[StoredKey]]:
-        """The keys' version, and all entries, at one instant."""
+        """The keys' version, and all entries, sealed or not, at one instant."""
         pipe = self._client.pipeline(transaction=True)
         pipe.get(_KEYS_VERSION)
         for name in (_KEY_SEALS, *_KEYS.values()):
@@ -217,11 +217,11 @@ class Directory:
         """The name of the `tandem serve` that listens for requests; None if none does."""
         return cast("str | None", await self._call(self._client.get(self._launcher)))
 
-    async def request_stop(self, signature: str) -> bool:
+    async def request_stop(self, seal: str) -> bool:
         """Ask the `tandem serve` that started this cluster to end; False if none listens."""
         if not await self._call(self._client.exists(self._launcher)):
             return False
-        await self._call(self._client.set(self._stop, signature, px=_STOP_LEASE_MS))
+        await self._call(self._client.set(self._stop, seal, px=_STOP_LEASE_MS))
         return True
 
     async def drop_stop(self) -> None:
@@ -256,7 +256,7 @@ class Directory:
     async def listen_for_stop(self, launcher: str) -> str | None:
         """Note that the launcher of that name, which calls this often, listens.
 
-        Returns the signature of a stop request; None if there is none.
+        Returns the seal of a stop request; None if there is none.
         """
         px = max(self._lease_ms, 5000)
         await self._call(self._client.set(self._launcher, launcher, px=px))

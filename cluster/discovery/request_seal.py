@@ -1,4 +1,4 @@
-"""Signatures of requests to the launcher: who can merely write to Redis cannot make one."""
+"""Seals of requests to the launcher. A process that can merely write to Redis can make none."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from protos.wire.secret import ClusterSecret
 
 @dataclass(frozen=True, slots=True)
 class RequestSeal:
-    """Signs requests to one run of `tandem serve`; `launcher` is that run's name.
+    """Seals requests to one run of `tandem serve`; `launcher` is that run's name.
 
-    A signature holds for an hour, so that a recorded request cannot be written again later.
+    A seal holds for MOST_AGE_S, so that a recorded request cannot be written again later.
     """
 
     secret: ClusterSecret
@@ -22,21 +22,21 @@ class RequestSeal:
     clock: Callable[[], float] = time.time
 
     def of_stop(self) -> str:
-        """The signature of a stop request."""
-        return self._seal.of("stop", self.launcher)
+        """The seal of a stop request."""
+        return self._timed_seal.of("stop", self.launcher)
 
-    def is_stop(self, signature: str) -> bool:
-        """Whether this is the signature of a stop request."""
-        return self._seal.fits(signature, "stop", self.launcher)
+    def is_stop(self, seal: str) -> bool:
+        """Whether this is the seal of a stop request."""
+        return self._timed_seal.fits(seal, "stop", self.launcher)
 
     def of_rollout(self, content: str) -> str:
-        """The signature of a rollout with that content."""
-        return self._seal.of("rollout", self.launcher, content)
+        """The seal of a rollout with that content."""
+        return self._timed_seal.of("rollout", self.launcher, content)
 
-    def is_rollout(self, signature: str, content: str) -> bool:
-        """Whether this is the signature of a rollout with that content."""
-        return self._seal.fits(signature, "rollout", self.launcher, content)
+    def is_rollout(self, seal: str, content: str) -> bool:
+        """Whether this is the seal of a rollout with that content."""
+        return self._timed_seal.fits(seal, "rollout", self.launcher, content)
 
     @property
-    def _seal(self) -> TimedSeal:
+    def _timed_seal(self) -> TimedSeal:
         return TimedSeal(self.secret, self.clock)

@@ -43,7 +43,7 @@ _MOST_REMEMBERED = 10_000
 class RolloutRequest:
     """A request to the launcher by an operator; `configuration` is all of it, as JSON.
 
-    `weaken_security` is the operator's word that the configuration may protect less. The signature
+    `weaken_security` is the operator's word that the configuration may protect less. The seal
     shows that the request comes from a member of the cluster.
     """
 
@@ -51,19 +51,19 @@ class RolloutRequest:
     configuration: str
     operator: str = ""
     weaken_security: bool = False
-    signature: str = ""
+    seal: str = ""
 
-    def signed(self, seal: RequestSeal) -> RolloutRequest:
-        """The request with its signature."""
-        return replace(self, signature=seal.of_rollout(self._content()))
+    def sealed(self, by: RequestSeal) -> RolloutRequest:
+        """The request with its seal."""
+        return replace(self, seal=by.of_rollout(self._content()))
 
-    def is_signed(self, seal: RequestSeal) -> bool:
+    def is_sealed(self, by: RequestSeal) -> bool:
         """Whether a member of the cluster made this request."""
-        return seal.is_rollout(self.signature, self._content())
+        return by.is_rollout(self.seal, self._content())
 
     def _content(self) -> str:
-        """Everything but the signature, as it is signed."""
-        return replace(self, signature="").to_json()
+        """Everything but the seal, as it is sealed."""
+        return replace(self, seal="").to_json()
 
     def to_json(self) -> str:
         """The request as it is stored."""
@@ -78,7 +78,7 @@ class RolloutRequest:
             str(data["configuration"]),
             str(data.get("operator", "")),
             data.get("weaken_security") is True,
-            str(data.get("signature", "")),
+            str(data.get("seal", "")),
         )
 
 
@@ -158,8 +158,8 @@ class Rollouts:
 
     async def _carry_out(self, request: RolloutRequest, directory: Directory) -> RolloutState:
         state = RolloutState(request.id)
-        if not request.is_signed(self._seal) or request.id in self._done:
-            log.warning("a rollout without a right signature is refused")
+        if not request.is_sealed(self._seal) or request.id in self._done:
+            log.warning("a rollout without a right seal is refused")
             return replace(state, state="failed", reason=NOT_OF_THIS_RUN)
         self._done.append(request.id)
         await _publish(directory, state)  # this state does not expire

@@ -15,6 +15,7 @@ from cluster.replica_record import Pool, ReplicaRecord
 from cluster.telemetry.rare_log import RareLog
 from protos.wire.secret import ClusterSecret
 
+# Subjects of seals: no seal of one subject fits another subject.
 _RECORD = "replica record"
 _KEY = "API key"
 # Bound: unsealed records are logged so often at most.
@@ -25,12 +26,15 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class StoredKey:
-    """An entry of the API keys. Only a `sealed` entry was made by an owner of the secret."""
+    """An entry of the API keys; `digest` is the SHA-256 of the key in hexadecimal digits.
+
+    A process that knows the cluster's secret made a `sealed` entry. Anybody may have made another.
+    """
 
     digest: str
     owner: str
     right: Right
-    sealed: bool = True
+    sealed: bool
 
 
 class SealedRecords:

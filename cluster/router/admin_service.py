@@ -141,7 +141,7 @@ class AdminServicer:
             notices = restart_notices(self._config, config)
             seal = await self._seal()
             if seal is None or not await self._directory.request_rollout(
-                rollout.signed(seal).to_json(), state.to_json()
+                rollout.sealed(seal).to_json(), state.to_json()
             ):
                 raise Unavailable(
                     "this cluster was not started by `tandem serve`; use `serve deploy`"

@@ -30,7 +30,7 @@ class KeyFile:
         return read_keys(self._path)
 
     def unsealed(self) -> list[StoredKey]:
-        """Entries that no router accepts: there are none, because its mode protects the file."""
+        """Entries that no router accepts: none, because the mode of the file protects it."""
         return []
 
     def add(self, digest: str, owner: KeyOwner) -> None:

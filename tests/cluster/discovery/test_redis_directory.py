@@ -122,15 +122,15 @@ def test_a_bad_url_is_a_config_error(url: str | None) -> None:
 
 
 async def test_stop_is_asked_for_and_heard(directory: Directory) -> None:
-    assert not await directory.request_stop("signed")  # nobody listens: refused
+    assert not await directory.request_stop("sealed")  # nobody listens: refused
     assert await directory.launcher() is None
     assert await directory.listen_for_stop("a launcher") is None
     assert await directory.launcher() == "a launcher"
-    assert await directory.request_stop("signed")
-    assert await directory.listen_for_stop("a launcher") == "signed"
+    assert await directory.request_stop("sealed")
+    assert await directory.listen_for_stop("a launcher") == "sealed"
     await directory.drop_stop()
     assert await directory.listen_for_stop("a launcher") is None
-    assert await directory.request_stop("signed")
+    assert await directory.request_stop("sealed")
     await directory.clear_stop()
     assert await directory.launcher() is None
     assert await directory.listen_for_stop("a launcher") is None

@@ -104,7 +104,7 @@ async def rolled_out(directory, serve, config, prepare=lambda config: config):
     rollouts = Rollouts(RUNNING, serve, prepare, lines.append, SEAL)
     await directory.listen_for_stop(SEAL.launcher)
     document = config if isinstance(config, str) else document_of(config)
-    request = RolloutRequest("id", document).signed(SEAL)
+    request = RolloutRequest("id", document).sealed(SEAL)
     assert await directory.request_rollout(request.to_json(), RolloutState("id").to_json())
     await rollouts.poll(directory)
     await rollouts.poll(directory)  # once only
@@ -296,7 +296,7 @@ def test_a_version_is_there_with_all_its_replicas_and_a_router() -> None:
 def test_a_stored_state_reads_back() -> None:
     for state in (RolloutState("a"), RolloutState("a", "v", "failed", "why")):
         assert RolloutState.from_json(state.to_json()) == state
-    request = RolloutRequest("a", document_of(OTHER)).signed(SEAL)
+    request = RolloutRequest("a", document_of(OTHER)).sealed(SEAL)
     assert RolloutRequest.from_json(request.to_json()) == request
     for wrong in ("[]", "{}", '{"id": "a", "state": "odd"}', '{"id": "a", "more": 1}'):
         with pytest.raises(ValueError):
@@ -320,16 +320,16 @@ def test_a_rollout_keeps_the_secret_of_the_running_cluster() -> None:
     "forged",
     [
         RolloutRequest("id", document_of(OTHER)),
-        RolloutRequest("id", document_of(OTHER), signature="no hex"),
-        replace(RolloutRequest("id", document_of(OTHER)).signed(SEAL), operator="alice"),
-        replace(RolloutRequest("id", document_of(OTHER)).signed(SEAL), weaken_security=True),
-        RolloutRequest("id", document_of(OTHER)).signed(
+        RolloutRequest("id", document_of(OTHER), seal="no hex"),
+        replace(RolloutRequest("id", document_of(OTHER)).sealed(SEAL), operator="alice"),
+        replace(RolloutRequest("id", document_of(OTHER)).sealed(SEAL), weaken_security=True),
+        RolloutRequest("id", document_of(OTHER)).sealed(
             RequestSeal(ClusterSecret(b"the secret of another"), "launcher")
         ),
-        RolloutRequest("id", document_of(OTHER)).signed(RequestSeal(SECRET, "an earlier run")),
-        RolloutRequest("id", document_of(OTHER)).signed(OLD_SEAL),
-        replace(RolloutRequest("id", "{}").signed(SEAL), configuration=document_of(OTHER)),
-        replace(RolloutRequest("other", document_of(OTHER)).signed(SEAL), id="id"),
+        RolloutRequest("id", document_of(OTHER)).sealed(RequestSeal(SECRET, "an earlier run")),
+        RolloutRequest("id", document_of(OTHER)).sealed(OLD_SEAL),
+        replace(RolloutRequest("id", "{}").sealed(SEAL), configuration=document_of(OTHER)),
+        replace(RolloutRequest("other", document_of(OTHER)).sealed(SEAL), id="id"),
     ],
 )
 async def test_who_can_only_write_to_redis_rolls_nothing_out(directory, forged) -> None:
@@ -347,7 +347,7 @@ async def test_who_can_only_write_to_redis_rolls_nothing_out(directory, forged) 
 async def test_a_rollout_that_is_written_to_redis_again_is_not_carried_out_again(directory) -> None:
     serve = Serve(directory)
     rollouts, _, _ = await rolled_out(directory, serve, OTHER)
-    request = RolloutRequest("id", document_of(OTHER)).signed(SEAL)
+    request = RolloutRequest("id", document_of(OTHER)).sealed(SEAL)
     assert await directory.request_rollout(request.to_json(), RolloutState("id").to_json())
     await rollouts.poll(directory)
     assert RolloutState.from_json(await directory.rollout_state()).state == "failed"
@@ -382,7 +382,7 @@ async def test_the_launcher_weakens_security_only_where_the_request_says_so(dire
     serve, lines = Serve(directory), []
     rollouts = Rollouts(GUARDED, serve, lambda config: config, lines.append, SEAL)
     await directory.listen_for_stop(SEAL.launcher)
-    request = RolloutRequest("id", document_of(OTHER), "alice", said).signed(SEAL)
+    request = RolloutRequest("id", document_of(OTHER), "alice", said).sealed(SEAL)
     assert RolloutRequest.from_json(request.to_json()) == request
     assert await directory.request_rollout(request.to_json(), RolloutState("id").to_json())
     await rollouts.poll(directory)

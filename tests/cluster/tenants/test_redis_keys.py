@@ -137,7 +137,7 @@ async def test_keys_in_redis_have_rights(directory):
     with pytest.raises(PermissionDenied):
         keys.operator("Bearer t")
     await directory.remove_api_key(hash_of("o"))
-    assert (await directory.api_keys())[1] == [StoredKey(hash_of("t"), "acme", "tenant")]
+    assert (await directory.api_keys())[1] == [StoredKey(hash_of("t"), "acme", "tenant", True)]
     await keys.poll()
     with pytest.raises(Unauthenticated):
         keys.operator("Bearer o")
