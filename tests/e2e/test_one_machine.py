@@ -172,7 +172,8 @@ def _warned_of_a_stranger(serving):
     with socket.create_connection((host, int(port)), timeout=10) as stranger:
         stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
         stranger.recv(1)
-    wait_until(lambda: "warning protos.wire.refusals connections ref" in serving.log.read_text())
+    warning = "warning protos.wire.refusals connections were refused"
+    wait_until(lambda: warning in serving.log.read_text())
 
 
 def _session(serving):

@@ -56,11 +56,13 @@ async def tcp_proxy(address):
     tasks = set()
 
     async def carry(reader, writer):
-        with suppress(OSError):
-            while data := await reader.read(65536):
-                writer.write(data)
-                await writer.drain()
-        writer.close()
+        try:
+            with suppress(OSError):
+                while data := await reader.read(65536):
+                    writer.write(data)
+                    await writer.drain()
+        finally:
+            writer.close()
 
     async def serve(reader, writer):
         further = await asyncio.open_connection(host, int(port))

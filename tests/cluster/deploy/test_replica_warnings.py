@@ -1,4 +1,4 @@
-"""Warnings of replicas come to the terminal: those alone, whole, and few of each module."""
+"""Only warnings of replicas come to the terminal: whole lines, and few of each module."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ def terminal(tmp_path):
 
 @pytest.mark.parametrize("level", [logging.WARNING, logging.ERROR, logging.CRITICAL])
 def test_a_warning_comes_as_it_was_written_and_nothing_else_does(terminal, level) -> None:
-    warning = line("connections refused", level)
+    warning = line("connections were refused", level)
     foreign = line("slow", name="serve")
     others = (":actor_name:ServeReplica", line("accepted", logging.INFO), foreign, "Traceback:")
     assert terminal.gains(*others, warning) == [warning]
-    assert warning.endswith("connections refused replica=decode#a")
+    assert warning.endswith("connections were refused replica=decode#a")
     assert terminal.gains(line("again")) == [line("again")]
 
 
