@@ -1,7 +1,7 @@
 """Refuses a request at its arrival, where so much waits before it that no wait can help. Pure.
 
-That costs no tokenising, no plan and no task. A router that takes requests late from the socket
-does so for every request that would wait behind others.
+That costs no tokenising, no plan and no task. A router that reads a request late from the
+socket refuses it here, if the request would wait behind other requests.
 
 The check knows a request by its text, so it estimates the tokens to compute, from requests before
 it. It errs to the side of the request: the work before the request is counted at its least.
@@ -55,8 +55,8 @@ class WorkAhead:
     interval_s: float = 0.0
 
     @property
-    def others(self) -> bool:
-        """Whether other requests wait before it."""
+    def others_wait(self) -> bool:
+        """Whether other requests wait before this one."""
         return self.waiting_s > 0.0 or self.slots_s > 0.0
 
     def too_long(self, arrival: ArrivingRequest, now: float, worth: float) -> bool:

@@ -40,8 +40,8 @@ Reason = Literal[
 ]
 # Promise: the part of a TTFT budget within which a request is admitted or refused.
 _DECIDED_IN = 0.5
-# Promise: the part of the time to its verdict that a request may wait at the socket. After that the
-# router has no time for requests that wait in its queue, too.
+# Tuned for verdicts in time: a request waits behind others only if it was at the socket for at most
+# this part of the time to its verdict. A router that reads later has no time for its queue.
 _READ_IN = 0.5
 # Bound: how late the last decision may come, as a part of the budget and in seconds.
 _LATENESS = 0.05
@@ -219,18 +219,16 @@ class Admission:
     def refuse_early(
         self, arrival: ArrivingRequest, ahead: WorkAhead, now: float, *, replicas: int = 1
     ) -> Refuse | None:
-        """Refuse a request at its arrival behind work that is too much; None: judge its plan."""
+        """Refuse a request behind too much work, or read late and behind others; None: plan it."""
         if arrival.batch or self._retries.is_due(arrival.key, now):
             return None
         wait_s, seconds = ahead.placed_s, ahead.alone_s / replicas
         until_s = decided_by(arrival)
         slots = ahead.too_many(until_s, now)
+        late = ahead.others_wait and _read_late(arrival, until_s, now)
         if slots:
             wait_s, seconds = max(wait_s, ahead.interval_s), max(seconds, ahead.interval_s)
-        elif not (
-            ahead.too_long(arrival, now, _WORTH_A_WAIT)
-            or (ahead.others and _read_late(arrival, until_s, now))
-        ):
+        elif not (late or ahead.too_long(arrival, now, _WORTH_A_WAIT)):
             return None
         slack_s = max(0.0, arrival.budget_s - self.margin_s(arrival.budget_s) - ahead.alone_s)
         earliest_s = now + max(wait_s, SOONEST_S)
@@ -280,7 +278,7 @@ def decided_by(request: PlacementRequest | ArrivingRequest) -> float:
 
 
 def _read_late(arrival: ArrivingRequest, until_s: float, now: float) -> bool:
-    """Whether a request waited at the socket for long, seen from the time to its verdict."""
+    """Whether a request was at the socket for too much of the time to its verdict."""
     return now - arrival.arrived_s > _READ_IN * (until_s - arrival.arrived_s)
 
 

@@ -25,12 +25,14 @@ def arrival(**more):
     return replace(ARRIVAL, arrived_s=time.monotonic(), **more)
 
 
-# A request that was read later than this waits behind no others.
+# A request that was read later than this waits behind no other request.
 READ_LATE_S = 0.5 * (decided_by(ARRIVAL) - ARRIVAL.arrived_s)
 
 
 @given(SECONDS, SECONDS, SECONDS, SECONDS)
-def test_no_request_is_refused_that_could_be_in_time(placed_s, waiting_s, alone_s, waited_s):
+def test_a_request_that_could_be_in_time_is_refused_only_if_it_was_read_late(
+    placed_s, waiting_s, alone_s, waited_s
+):
     ahead = WorkAhead(placed_s, waiting_s, 0.0, alone_s)
     refused = Admission().refuse_early(ARRIVAL, ahead, 10.0 + waited_s)
     # A prompt that takes longer than its budget is due later, as in placement.
