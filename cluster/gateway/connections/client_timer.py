@@ -1,4 +1,4 @@
-"""The time that a client has for something."""
+"""A deadline for what a client does, such as to send its headers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 class ClientTimer:
-    """Calls `late` once it has run for `seconds`, unless it is stopped before."""
+    """Calls `late` once it has run for `seconds`, unless it is stopped before. It can run again."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, seconds: float, late: Callable[[], object]
@@ -18,12 +18,12 @@ class ClientTimer:
         self._handle: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Begin, unless it runs."""
+        """Begin. A timer that runs goes on as it is."""
         if self._handle is None:
             self._handle = self._loop.call_later(self._seconds, self._end)
 
     def stop(self) -> None:
-        """Call nothing. Idempotent."""
+        """End without a call. Idempotent."""
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None

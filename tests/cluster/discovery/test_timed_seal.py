@@ -18,20 +18,22 @@ def sealer(now_s: float = NOW_S, secret=SECRET) -> TimedSeal:
 
 @given(st.lists(st.text(), max_size=3), st.lists(st.text(), max_size=3))
 def test_a_seal_fits_what_it_seals_alone(texts, others):
-    try:
-        seal = sealer().of("subject", *texts)
-        fits = sealer().fits(seal, "subject", *others)
-    except UnicodeEncodeError:
-        return
+    seal = sealer().of("subject", *texts)
     assert sealer().fits(seal, "subject", *texts)
-    assert fits == (texts == others)
+    assert sealer().fits(seal, "subject", *others) == (texts == others)
     assert not sealer().fits(seal, "other subject", *texts)
     assert not sealer(secret=OTHER_SECRET).fits(seal, "subject", *texts)
 
 
 @pytest.mark.parametrize(
     ("age_s", "fits"),
-    [(0, True), (MOST_AGE_S, True), (-MOST_AGE_S, True), (MOST_AGE_S + 1, False), (-3601, False)],
+    [
+        (0, True),
+        (MOST_AGE_S, True),
+        (-MOST_AGE_S, True),
+        (MOST_AGE_S + 1, False),
+        (-MOST_AGE_S - 1, False),
+    ],
 )
 def test_a_seal_holds_for_a_time(age_s, fits):
     assert sealer(NOW_S + age_s).fits(sealer().of("subject"), "subject") == fits
