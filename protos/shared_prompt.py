@@ -41,7 +41,7 @@ class SharedPrompt:
 
     @cached_property
     def encoded(self) -> bytes:
-        """The bytes for the wire, made once. InvalidRequest for sampling that it cannot carry."""
+        """The bytes for the wire, made once. InvalidRequest for sampling that they cannot carry."""
         sampling = sampling_to_proto(self.sampling)
         return prefill_pb2.SharedPrompt(ids=self.ids, sampling=sampling).SerializeToString()
 

@@ -1,7 +1,7 @@
 """Counts the fields of a large protobuf message before it is parsed.
 
 An empty submessage has two bytes on the wire and some sixty in memory: 4 MiB of them take 112 MiB.
-The count skips texts and lists of numbers, so it ends after a bounded number of steps.
+The count takes one step for each field, and lists of numbers are counted as a whole.
 """
 
 from __future__ import annotations
@@ -28,9 +28,8 @@ _LENGTH_DELIMITED = 2
 def check_fields(kind: type[Message], message: bytes) -> None:
     """Raise InvalidRequest where a message has too many fields or token ids.
 
-    The error names the field of the whole message in which the bound was passed.
-
-    A message that cannot be parsed may pass.
+    The error names the field of the whole message in which the bound was exceeded. The parser
+    refuses bytes that are no message, not this check.
     """
     if len(message) > SMALL_BYTES:
         _FieldCount(message).walk(cast("Descriptor", kind.DESCRIPTOR), 0, len(message))

@@ -1,10 +1,11 @@
-"""What to set where no call reaches a router because of TLS: its error tells that in raw terms."""
+"""The option to set where TLS stops a call. The error of the call itself names no option."""
 
 from __future__ import annotations
 
 import asyncio
 import ssl
 
+# Bound: the time of the extra handshake.
 _TIMEOUT_S = 2.0
 _NAME_AUTHORITY = "name the file of its authority with --tls-ca or TANDEM_TLS_CA"
 # OpenSSL's codes of a certificate whose authority is not among the trusted ones.

@@ -2,7 +2,7 @@
 
 A rollout with any of them needs an operator who says so. The sections `tls`, `security` and
 `directory` are not among them, because a rollout keeps those of the running cluster. Bounds and
-caps are not among them either: they say how much work there may be, not who may cause it.
+caps are not among them either, because they give no access.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Warnings of replicas on the terminal of `tandem serve`, out of Ray's log folder of this host.
 
 Replicas log to stderr, which Ray keeps in one file for each. A thread reads what these files gain,
-and prints the lines of warnings and errors. Ray itself would forward all lines, with those of its
-own.
+and prints the lines of warnings and errors. Ray itself would forward all lines, and add
+lines of its own.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class ReplicaWarnings:
         self._thread.join(_END_S)
 
     def poll(self, now_s: float) -> None:
-        """Print what the files have gained."""
+        """Print what the files have gained; `now_s` is monotonic."""
         for note in self._limit.ended(now_s):
             self._say(f"{note}: all are in {self._folder}")
         self._ends = {path: self._follow(path, now_s) for path in self._files()}

@@ -38,7 +38,7 @@ class Received(Generic[_M]):
         self._message = message
 
     async def read(self) -> _M:
-        """The message; raises Overloaded, or InvalidRequest for no message and for a bound."""
+        """The message; raises Overloaded, or InvalidRequest if it is none or exceeds a bound."""
         return await self.take(lambda found: found)
 
     async def take(self, work: Callable[[_M], _T]) -> _T:
@@ -64,7 +64,7 @@ def method_handler(
 
 
 def reflection_handler(services: Sequence[str]) -> grpc.GenericRpcHandler:
-    """Reflection of those services. It asks for no key, so it parses small questions alone.
+    """The reflection of `services`. It asks for no key, so it parses small questions alone.
 
     A larger question is taken for an empty one, which is answered with INVALID_ARGUMENT.
     """

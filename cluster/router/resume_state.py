@@ -66,7 +66,7 @@ class PreparedRequest:
             return []
         if not output:
             return self.chain.digests
-        # Each choice asks for its own: without the tokens that the prompt's digests cover.
+        # Each choice calls this, so the tokens that the prompt's digests cover are not copied.
         return self.chain.extended([*self.prompt_ids[self.chain.covered :], *output])
 
 

@@ -34,7 +34,7 @@ class SentPrompts:
         commands: list[Command] = []
         sent = self._sent.get(prompt)
         if sent is None:
-            # The number of its first call is as unused as that call's own.
+            # Calls and prompts are numbered apart, so the number of its first call is free.
             sent = self._sent[prompt] = _SentPrompt(call)
             commands = [Command(call=call, prompt=prompt.encoded)]
         sent.calls += 1

@@ -28,8 +28,8 @@ _STOP_S = 5.0
 # Bounds: routers at a time, and calls of one router at a time.
 _MOST_SESSIONS = 1024
 _MOST_CALLS = 1 << 16
-# Bound: prompts of one router. It has each for a call at least, and may not know yet that the
-# replica refuses more calls.
+# Bound: prompts of one router. Each call may have its own, and calls that were refused keep theirs
+# until the router has heard of the refusal.
 _MOST_PROMPTS = 2 * _MOST_CALLS
 Serve = Callable[[Any, SharedPrompt, EventSink], Awaitable[None]]
 

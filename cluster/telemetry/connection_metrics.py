@@ -14,5 +14,5 @@ REFUSED_CONNECTIONS = Counter(
 
 
 def count_refused(listener: str) -> Callable[[str], None]:
-    """What counts a refused connection of that listener by its reason."""
+    """A function that counts a refused connection of that listener, called with the reason."""
     return lambda reason: REFUSED_CONNECTIONS.inc(listener=listener, reason=reason)

@@ -1,4 +1,4 @@
-"""A warning that strangers can cause: at most one line in a time, with a count of the rest."""
+"""A warning that strangers can cause: few lines, each with a count of the events."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 
 
 class RareLog:
-    """Logs one kind of event at most once in `every_s`."""
+    """Logs one kind of event at most once in `every_s` seconds; `clock` is monotonic."""
 
     def __init__(
         self,

@@ -63,9 +63,9 @@ class Chain:
         return len(self.digests) * self._block_size
 
     def extended(self, tokens: Sequence[int]) -> list[bytes]:
-        """All digests with those of the blocks that `tokens` fill, from token `covered` on.
+        """The digests of this chain, and of the blocks that more `tokens` fill.
 
-        This chain stays as it is.
+        The first of `tokens` comes behind `covered` tokens. This chain stays as it is.
         """
         other, size = self._fork(), self._block_size
         for start in range(0, len(tokens) // size * size, size):

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 log = logging.getLogger(__name__)
 
+# The pause where no connection can be accepted.
 _AGAIN_S = 0.1
 
 
@@ -19,8 +20,8 @@ async def accept_all(
 ) -> None:
     """Give each connection to `take` with its peer's address, until this is cancelled.
 
-    `make_room` is called where none can be accepted, as a rule because too many files are open. It
-    should close a connection that matters least.
+    `make_room` is called where no connection can be accepted, as a rule because too many files are
+    open. It should close the connection that matters least.
     """
     loop = asyncio.get_running_loop()
     accepts = True

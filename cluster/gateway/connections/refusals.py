@@ -51,5 +51,5 @@ FULL = Refusal(
 
 
 def http_refusals() -> RefusedConnections:
-    """Counts the refused connections of the HTTP front end."""
+    """A new count of the refused connections of the HTTP front end."""
     return RefusedConnections("http", count_refused("http"))

@@ -17,7 +17,7 @@ from engine.errors import InvalidRequest
 from protos import inference_pb2 as wire
 from tests.integration.largest_requests import GRPC, MOST_BYTES
 
-# Of 4 MiB.
+# Memory to parse a message of 4 MiB.
 MOST_MIB = 12
 REFUSED = {
     "messages": "chat",

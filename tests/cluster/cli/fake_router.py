@@ -95,7 +95,7 @@ class Admin(router_pb2_grpc.AdminServicer):
 
 
 class Router:
-    """A gRPC server with those two, on a thread of its own."""
+    """A gRPC server with both services, on a thread of its own."""
 
     def __init__(self) -> None:
         self.inference, self.admin = Inference(), Admin()
