@@ -73,7 +73,10 @@ class ArrivalProbe:
             ARRIVAL_LAG.observe(self._lag_s, front_end=self._front_end)
 
     async def follow(self, send: Callable[[], Awaitable[None]]) -> None:
-        """Send a probe every quarter of a second, until cancelled."""
+        """Send a probe every quarter of a second, and at once after a longer wait, until cancelled.
+
+        So after a pause of the process a new request is not taken for one that waited.
+        """
         while True:
             try:
                 async with asyncio.timeout(_LONGEST_S):
@@ -81,7 +84,7 @@ class ArrivalProbe:
             except (OSError, TimeoutError, grpc.aio.AioRpcError):
                 log.warning("no probe came through", extra={"front_end": self._front_end})
             self._sent_s = None
-            await asyncio.sleep(_EVERY_S)
+            await asyncio.sleep(max(0.0, _EVERY_S - self._lag_s))
 
 
 class GrpcArrivals:

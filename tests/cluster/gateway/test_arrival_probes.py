@@ -9,6 +9,8 @@ import grpc
 import grpc.aio
 import pytest
 
+from cluster.api.event_streams import end
+from cluster.gateway import arrival_probes
 from cluster.gateway.arrival_probes import ArrivalProbe, GrpcArrivals, SocketArrivals
 from cluster.gateway.grpc_server import start
 from protos import inference_pb2, inference_pb2_grpc
@@ -31,6 +33,23 @@ def test_a_probe_that_still_waits_counts():
     assert probe.lag_s == 0.5 and probe.arrived() == 10.5
     probe.seen()  # not sent, as by a stranger
     assert probe.lag_s == 0.5
+
+
+async def test_after_a_long_wait_the_next_probe_goes_at_once(monkeypatch):
+    """A process that was paused takes no new request for one that waited."""
+    monkeypatch.setattr(arrival_probes, "_EVERY_S", 3600.0)
+    clock, waits = [0.0], [7200.0, 0.0]
+    probe = ArrivalProbe("http", lambda: clock[0])
+
+    async def send():
+        probe.sent()
+        clock[0] += waits.pop(0)
+        probe.seen()
+
+    following = asyncio.create_task(probe.follow(send))
+    await eventually(lambda: not waits)
+    assert probe.lag_s == 0.0
+    await end([following])
 
 
 async def test_the_wait_for_a_busy_event_loop_is_seen_by_both_probes():
