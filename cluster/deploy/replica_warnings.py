@@ -26,6 +26,8 @@ _POLL_S = 0.5
 _END_S = 2.0
 # Bound: what one reading takes of a file; of a file that gains more, the newest part is read.
 _MOST_BYTES = 256 * 1024
+# Bound: what is printed of a line.
+_MOST_CHARACTERS = 2000
 _WARNING = re.compile(
     rf"\d{{4}}-\d\d-\d\dT[\d:.]+Z (?:warning|error|critical) ((?:{'|'.join(PACKAGES)})[.\w]*) "
 )
@@ -56,7 +58,8 @@ class WarningLimit:
             seen.hidden += 1
             return None
         seen.shown += 1
-        return "".join(char if char.isprintable() else "?" for char in line)
+        shown = line if len(line) <= _MOST_CHARACTERS else f"{line[:_MOST_CHARACTERS]}..."
+        return "".join(char if char.isprintable() else "?" for char in shown)
 
     def ended(self, now_s: float) -> Iterator[str]:
         """What to print of the windows that have ended; they are forgotten."""
@@ -106,8 +109,8 @@ class ReplicaWarnings:
         begin = self._ends.get(path, 0)
         with contextlib.suppress(OSError):
             size = path.stat().st_size
-            if size <= begin:
-                return size
+            if size < begin:
+                begin = 0  # the file began anew
             begin = max(begin, size - _MOST_BYTES)
             with path.open("rb") as file:
                 file.seek(begin)

@@ -8,9 +8,14 @@ import logging
 from cluster.deploy.embedded_redis import EmbeddedRedis
 from cluster.discovery.redis_directory import Directory
 from cluster.discovery.request_seal import RequestSeal
+from cluster.telemetry.rare_log import RareLog
 from engine.errors import TandemError, Unavailable
 
+# Bound: ignored requests are logged so often at most.
+_LOG_EVERY_S = 60.0
+
 logger = logging.getLogger(__name__)
+_ignored = RareLog(logger, "stop requests without the cluster's secret are ignored", _LOG_EVERY_S)
 
 
 async def stop_requested(
@@ -29,7 +34,7 @@ async def stop_requested(
         request = await directory.listen_for_stop(seal.launcher)
         if request is None or seal.is_stop(request):
             return request is not None
-        logger.warning("a stop request without a right seal is ignored")
+        _ignored.note(1)
         await directory.drop_stop()
     except Unavailable:
         pass  # replicas and routers ride an outage out, and so does this

@@ -33,6 +33,7 @@ def open_client(config: DirectoryConfig, timeout_s: float, tls: RedisTlsConfig) 
             socket_connect_timeout=timeout_s,
             retry=Retry(NoBackoff(), 0),
             decode_responses=True,
+            encoding_errors="replace",  # bytes that are no text are a value to refuse, not a fault
         )
     except ValueError as error:
         raise ConfigError(f"directory.url {config.url!r}: {error}") from None

@@ -181,12 +181,11 @@ class Directory:
         """Drop the states of these routers."""
         await self._call(self._client.hdel(self._routers, *routers))
 
-    async def api_keys_version(self) -> int | None:
-        """A number that rises with each change of the keys; None if there never were keys."""
-        version = await self._call(self._client.get(_KEYS_VERSION))
-        return None if version is None else int(version)
+    async def api_keys_version(self) -> str | None:
+        """A text that differs after each change of the keys; None if there never were keys."""
+        return cast("str | None", await self._call(self._client.get(_KEYS_VERSION)))
 
-    async def api_keys(self) -> tuple[int | None, list[StoredKey]]:
+    async def api_keys(self) -> tuple[str | None, list[StoredKey]]:
         """The keys' version, and all entries, sealed or not, at one instant."""
         pipe = self._client.pipeline(transaction=True)
         pipe.get(_KEYS_VERSION)
@@ -194,8 +193,7 @@ class Directory:
             pipe.hgetall(name)
         version, seals, *owners = await self._call(pipe.execute())
         entries = dict(zip(_KEYS, owners, strict=True))
-        found = list(stored_keys(self._secret, entries, seals))
-        return None if version is None else int(version), found
+        return version, list(stored_keys(self._secret, entries, seals))
 
     async def add_api_key(self, digest: str, owner: str, right: Right = "tenant") -> None:
         """Give the owner the key of this hash, with a seal."""

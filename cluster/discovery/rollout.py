@@ -16,7 +16,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, astuple, dataclass, replace
 from typing import Literal, Protocol, get_args
 
 from cluster.config.schema import TandemConfig, parse_config
@@ -26,6 +26,7 @@ from cluster.discovery.heartbeat import WATCH_INTERVAL_S
 from cluster.discovery.redis_directory import Directory
 from cluster.discovery.request_seal import RequestSeal
 from cluster.replica_record import Pool, ReplicaRecord
+from cluster.telemetry.rare_log import RareLog
 from engine.errors import ConfigError, InvalidRequest, TandemError, Unavailable
 
 log = logging.getLogger(__name__)
@@ -37,6 +38,8 @@ NOT_OF_THIS_RUN = (
 )
 # Bound: rollouts whose ids a launcher remembers; a person asks for each.
 _MOST_REMEMBERED = 10_000
+# Bound: refused requests are logged so often at most.
+_LOG_EVERY_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +75,17 @@ class RolloutRequest:
     @classmethod
     def from_json(cls, text: str) -> RolloutRequest:
         """Read a request; raises ValueError if the text is not one."""
-        data = json.loads(text)
-        return cls(
-            str(data["id"]),
-            str(data["configuration"]),
-            str(data.get("operator", "")),
-            data.get("weaken_security") is True,
-            str(data.get("seal", "")),
-        )
+        try:
+            data = json.loads(text)
+            return cls(
+                str(data["id"]),
+                str(data["configuration"]),
+                str(data.get("operator", "")),
+                data.get("weaken_security") is True,
+                str(data.get("seal", "")),
+            )
+        except (TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise ValueError(f"not a request for a rollout: {error}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +106,10 @@ class RolloutState:
         """Read a state; raises ValueError if the text is not one."""
         try:
             state = cls(**json.loads(text))
-        except TypeError as error:
+        except (TypeError, RecursionError) as error:
             raise ValueError(f"not a rollout's state: {error}") from None
+        if not all(isinstance(part, str) for part in astuple(state)):
+            raise ValueError("not a rollout's state: a part is no text")
         if state.state not in get_args(State):
             raise ValueError(f"not a rollout's state: {state.state!r}")
         return state
@@ -138,6 +146,7 @@ class Rollouts:
         self._prepare = prepare
         self._print_line = print_line
         self._unpublished: RolloutState | None = None
+        self._refused = RareLog(log, "requested rollouts are refused", _LOG_EVERY_S)
 
     async def poll(self, directory: Directory) -> None:
         """Carry out a rollout if one was requested; returns when it serves or has failed.
@@ -150,7 +159,17 @@ class Rollouts:
         text = await directory.take_rollout()
         if text is None:
             return
-        state = await self._carry_out(RolloutRequest.from_json(text), directory)
+        try:
+            request = RolloutRequest.from_json(text)
+            sealed = request.is_sealed(self._seal) and request.id not in self._done
+        except ValueError:
+            self._refused.note(1, {"reason": "no request"})
+            return
+        if not sealed:
+            self._refused.note(1, {"reason": NOT_OF_THIS_RUN})
+            await _publish(directory, RolloutState(request.id, "", "failed", NOT_OF_THIS_RUN))
+            return
+        state = await self._carry_out(request, directory)
         what = f"rollout {state.version}".rstrip()  # a refused rollout has no version
         self._print_line(f"{what}: {state.state} {state.reason}".rstrip())
         # Until the directory knows that this rollout is over, no other can be requested.
@@ -158,9 +177,6 @@ class Rollouts:
 
     async def _carry_out(self, request: RolloutRequest, directory: Directory) -> RolloutState:
         state = RolloutState(request.id)
-        if not request.is_sealed(self._seal) or request.id in self._done:
-            log.warning("a rollout without a right seal is refused")
-            return replace(state, state="failed", reason=NOT_OF_THIS_RUN)
         self._done.append(request.id)
         await _publish(directory, state)  # this state does not expire
         try:

@@ -18,10 +18,11 @@ from protos.wire.secret import ClusterSecret
 # Subjects of seals: no seal of one subject fits another subject.
 _RECORD = "replica record"
 _KEY = "API key"
-# Bound: unsealed records are logged so often at most.
+# Bound: unsealed records, and unreadable counts, are logged so often at most.
 _LOG_EVERY_S = 60.0
 
 logger = logging.getLogger(__name__)
+_unreadable_counts = RareLog(logger, "unreadable counts in the directory", _LOG_EVERY_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,6 @@ def read_desired(text: str) -> dict[Pool, int]:
     try:
         found = json.loads(text)
         return {pool: int(found[pool]) for pool in get_args(Pool) if pool in found}
-    except (ValueError, TypeError) as error:
-        logger.warning("unreadable counts in the directory", extra={"reason": str(error)})
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+        _unreadable_counts.note(1, {"reason": str(error)})
         return {}

@@ -24,6 +24,7 @@ import grpc.aio
 
 from cluster.api.event_streams import end
 from cluster.locked_folder import LockedFolder
+from cluster.telemetry.rare_log import RareLog
 from cluster.telemetry.router_metrics import ARRIVAL_LAG
 
 log = logging.getLogger(__name__)
@@ -36,6 +37,8 @@ _PREFIX = "tandem-arrival-"
 _MOST_BYTES = 70
 # Bound: how long one probe may take before the next one is sent.
 _LONGEST_S = 30.0
+# Bound: probes that did not come through are logged so often at most.
+_LOG_EVERY_S = 60.0
 
 
 class ArrivalProbe:
@@ -49,6 +52,7 @@ class ArrivalProbe:
         self._clock = clock
         self._sent_s: float | None = None
         self._lag_s = 0.0
+        self._failures = RareLog(log, "no probe came through", _LOG_EVERY_S, clock)
 
     @property
     def lag_s(self) -> float:
@@ -73,15 +77,18 @@ class ArrivalProbe:
             ARRIVAL_LAG.observe(self._lag_s, front_end=self._front_end)
 
     async def follow(self, send: Callable[[], Awaitable[None]]) -> None:
-        """Send a probe every quarter of a second, until cancelled."""
+        """Send a probe every quarter of a second, and at once after a longer wait, until cancelled.
+
+        So after a pause of the process a new request is not taken for one that waited.
+        """
         while True:
             try:
                 async with asyncio.timeout(_LONGEST_S):
                     await send()
             except (OSError, TimeoutError, grpc.aio.AioRpcError):
-                log.warning("no probe came through", extra={"front_end": self._front_end})
+                self._failures.note(1, {"front_end": self._front_end})
             self._sent_s = None
-            await asyncio.sleep(_EVERY_S)
+            await asyncio.sleep(max(0.0, _EVERY_S - self._lag_s))
 
 
 class GrpcArrivals:
@@ -142,18 +149,19 @@ class SocketArrivals:
     def __init__(self) -> None:
         self.probe = ArrivalProbe("http")
         self._folder = LockedFolder.make(_PREFIX, _short_folder())
-        self._server: asyncio.Server | None = None
+        self._loop = asyncio.get_running_loop()
+        self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._task: asyncio.Task[None] | None = None
+        self._reading: asyncio.Task[Any] | None = None
         self._read = asyncio.Event()
 
     @classmethod
     async def start(cls) -> Self:
         """Listen on a Unix socket that only this user can open, and send probes to it."""
         arrivals = cls()
-        loop = asyncio.get_running_loop()
-        arrivals._server = await loop.create_unix_server(
-            lambda: _ProbeReader(arrivals._seen), arrivals._path
-        )
+        arrivals._listening.setblocking(False)
+        arrivals._listening.bind(arrivals._path)
+        arrivals._listening.listen()
         arrivals._task = asyncio.create_task(
             arrivals.probe.follow(arrivals._send), name="arrival of HTTP requests"
         )
@@ -163,8 +171,10 @@ class SocketArrivals:
         """Send no more probes. Idempotent."""
         if self._task is not None:
             await end([self._task])
-        if self._server is not None:
-            self._server.close()
+        if self._reading is not None:
+            await end([self._reading])
+        self._loop.remove_reader(self._listening)
+        self._listening.close()
         self._folder.remove()
 
     @property
@@ -177,6 +187,7 @@ class SocketArrivals:
 
     async def _send(self) -> None:
         self._read.clear()
+        self._loop.add_reader(self._listening, self._accept)
         # The system takes both at once, as it does for a client; this waits for no reader.
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
             sock.setblocking(False)
@@ -184,6 +195,25 @@ class SocketArrivals:
             self.probe.sent()
             sock.send(b"x")
             await self._read.wait()
+
+    def _accept(self) -> None:
+        """Read the newest connection; the system may still hold those of earlier probes."""
+        self._loop.remove_reader(self._listening)
+        found = None
+        try:
+            while True:
+                sock, _ = self._listening.accept()
+                if found is not None:
+                    found.close()
+                found = sock
+        except BlockingIOError:
+            pass
+        except OSError:
+            # No file is free, which is no wait for the loop: it has come to the connection.
+            self._seen()
+        if found is not None:
+            reader = self._loop.connect_accepted_socket(lambda: _ProbeReader(self._seen), found)
+            self._reading = asyncio.create_task(reader)
 
 
 def _short_folder() -> Path:

@@ -38,6 +38,7 @@ from engine.kv.prefix_digest import DEFAULT_TENANT
 from protos import inference_pb2, inference_pb2_grpc
 from protos.wire.certificates import ServerCertificate
 from protos.wire.tls import Reloading
+from protos.wire.tls_listener import HANDSHAKE_S
 
 log = logging.getLogger(__name__)
 
@@ -237,6 +238,8 @@ def _options(max_message_bytes: int, reuse_port: bool) -> list[tuple[str, int]]:
     return [
         ("grpc.so_reuseport", int(reuse_port)),
         ("grpc.max_receive_message_length", max_message_bytes),
+        # For TLS and the first settings; otherwise a silent connection holds a file for 120 s.
+        ("grpc.server_handshake_timeout_ms", round(HANDSHAKE_S * 1000)),
         ("grpc.keepalive_time_ms", 30_000),
         ("grpc.keepalive_timeout_ms", 10_000),
         ("grpc.http2.max_pings_without_data", 0),

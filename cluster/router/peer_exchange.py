@@ -16,6 +16,7 @@ from cluster.discovery.redis_directory import Directory
 from cluster.router.canary_routing import CanaryRouting
 from cluster.router.peer_state import PeerState
 from cluster.telemetry import router_metrics as metrics
+from cluster.telemetry.rare_log import RareLog
 from cluster.tenants.cap_shares import GONE_S, CapShares, PeerCapUse
 from cluster.tenants.fair_share import FairShare
 from engine.errors import Unavailable
@@ -30,6 +31,8 @@ LACKING_S = 0.05
 QUIET_S = 0.5
 _START_S = GONE_S + 2.0
 _TURN_S = 1.0
+# Bound: unreadable states are logged so often at most.
+_LOG_EVERY_S = 60.0
 
 
 class PeerExchange:
@@ -53,6 +56,7 @@ class PeerExchange:
         self._dead: frozenset[str] = frozenset()
         self._charged: Mapping[str, float] = {}
         self._quiet = False
+        self._unreadable = RareLog(log, "unreadable states of peers", _LOG_EVERY_S)
 
     async def start(self) -> None:
         """Get this router's shares within a bounded time, and keep them current."""
@@ -108,7 +112,7 @@ class PeerExchange:
             self._dead = frozenset(self._peers - living)
 
     async def _receive(self, texts: Mapping[str, str]) -> None:
-        peers = {name: one for name, text in texts.items() if (one := _read(name, text))}
+        peers = {name: one for name, text in texts.items() if (one := self._read(name, text))}
         cap_uses = {name: one.cap_use for name, one in peers.items()}
         gone = self._shares.receive(cap_uses, time.monotonic(), self._dead)
         self._peers = set(peers)
@@ -125,6 +129,13 @@ class PeerExchange:
             log.info("routers no longer share", extra={"gone": sorted(gone)})
             with suppress(Unavailable):
                 await self._directory.forget_peer_states(gone)
+
+    def _read(self, router: str, text: str) -> PeerState | None:
+        try:
+            return PeerState.from_json(text)
+        except ValueError as error:
+            self._unreadable.note(1, {"router": router[:64], "reason": str(error)})
+            return None
 
     @property
     def pause_s(self) -> float:
@@ -145,11 +156,3 @@ class PeerExchange:
 def router_name(router_id: str, generation: int) -> str:
     """The name of one life of a router."""
     return f"{router_id}@{generation}"
-
-
-def _read(router: str, text: str) -> PeerState | None:
-    try:
-        return PeerState.from_json(text)
-    except ValueError as error:
-        log.warning("unreadable state of a peer", extra={"router": router, "reason": str(error)})
-        return None

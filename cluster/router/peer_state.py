@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import Any
 
 from cluster.tenants.cap_shares import PeerCapUse
@@ -44,7 +45,7 @@ class PeerState:
         """Read a state; fields that this version does not know are ignored. ValueError if bad."""
         try:
             return _read(json.loads(text))
-        except (TypeError, AttributeError, KeyError) as error:
+        except (TypeError, AttributeError, KeyError, OverflowError, RecursionError) as error:
             raise ValueError(f"not a router's state: {error}") from None
 
 
@@ -60,9 +61,13 @@ def _read(data: Any) -> PeerState:
     )
     if use.among < 0:
         raise ValueError("not a router's state: among is negative")
+    charged = {str(name): float(total) for name, total in data.get("charged", {}).items()}
+    # A total without an end would never leave the shares again.
+    if not all(isfinite(total) for total in charged.values()):
+        raise ValueError("not a router's state: a charge is not finite")
     return PeerState(
         use,
-        charged={str(name): float(total) for name, total in data.get("charged", {}).items()},
+        charged=charged,
         here=frozenset(str(name) for name in data.get("here", ())),
         rolled_back={str(key): str(why) for key, why in data.get("rolled_back", {}).items()},
     )

@@ -52,7 +52,7 @@ class SharedKeys(ApiKeys):
     def __init__(self, directory: Directory, operators: Collection[str] = ()) -> None:
         super().__init__({}, operators)
         self._directory = directory
-        self._version: int | None = None
+        self._version: str | None = None
         self._well = True
         self._passed_over = RareLog(log, _PASSED_OVER, _LOG_EVERY_S)
         self._task: asyncio.Task[None] | None = None
@@ -76,7 +76,7 @@ class SharedKeys(ApiKeys):
             version = await self._directory.api_keys_version()
             if version is None and self._version is not None:
                 # The next keys are read, even if their version is the one that was lost.
-                self._version = 0
+                self._version = ""
                 self._note("Redis has lost them")
                 return
             if version != self._version:

@@ -11,6 +11,8 @@ log = logging.getLogger(__name__)
 
 # The pause where no connection can be accepted.
 _AGAIN_S = 0.1
+# Bound: the lack is logged so often at most.
+_LOG_EVERY_S = 60.0
 
 
 async def accept_all(
@@ -24,18 +26,17 @@ async def accept_all(
     open. It should close the connection that matters least.
     """
     loop = asyncio.get_running_loop()
-    accepts = True
+    log_from_s = loop.time()
     while True:
         try:
             sock, address = await loop.sock_accept(listening)
         except OSError as error:
-            if accepts:
+            if loop.time() >= log_from_s:
                 log.error("no connection can be accepted", extra={"reason": str(error)})
-            accepts = False
+                log_from_s = loop.time() + _LOG_EVERY_S
             make_room()
             await asyncio.sleep(_AGAIN_S)
             continue
-        accepts = True
         take(sock, f"{address[0]}:{address[1]}")
         # Between two connections the loop does its other work.
         await asyncio.sleep(0)

@@ -59,6 +59,17 @@ def test_the_place_of_the_secret_does_not_count() -> None:
     assert config_version(parse_config(one)) == config_version(parse_config({}))
 
 
+def test_a_configuration_with_keys_in_redis_and_tls_to_redis_has_a_version() -> None:
+    document = {
+        "directory": {"url": "rediss://:secret@host"},
+        "router": {"api_keys": "redis"},
+        "security": {"secret_file": "/secret"},
+        "tls": {"redis": {}},
+    }
+    moved = document | {"directory": {"url": "rediss://other"}}
+    assert config_version(parse_config(document)) == config_version(parse_config(moved))
+
+
 def test_a_dump_has_the_place_of_the_secret_alone(tmp_path) -> None:
     path = made(tmp_path / "secret")
     file = tmp_path / "tandem.yaml"

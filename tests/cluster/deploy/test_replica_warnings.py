@@ -90,6 +90,17 @@ def test_the_terminal_gets_no_control_characters(terminal) -> None:
     assert terminal.gains(line("from \x1b[2Jme")) == [line("from ?[2Jme")]
 
 
+def test_a_file_that_began_anew_is_read_from_its_beginning(terminal) -> None:
+    assert terminal.gains(*[line("before")] * 3) == [line("before")] * 3
+    terminal.file.write_text("")
+    assert terminal.gains(line("after")) == [line("after")]
+
+
+def test_a_long_line_is_cut(terminal) -> None:
+    (shown,) = terminal.gains(line("x" * 100_000))
+    assert len(shown) < 2100 and shown.endswith("...")
+
+
 def test_the_last_lines_come_when_it_ends(terminal) -> None:
     terminal.warnings.start()
     terminal.write(line("first"))

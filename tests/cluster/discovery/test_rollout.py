@@ -298,7 +298,14 @@ def test_a_stored_state_reads_back() -> None:
         assert RolloutState.from_json(state.to_json()) == state
     request = RolloutRequest("a", document_of(OTHER)).sealed(SEAL)
     assert RolloutRequest.from_json(request.to_json()) == request
-    for wrong in ("[]", "{}", '{"id": "a", "state": "odd"}', '{"id": "a", "more": 1}'):
+    for wrong in (
+        "[]",
+        "{}",
+        '{"id": "a", "state": "odd"}',
+        '{"id": "a", "more": 1}',
+        '{"id": 1}',
+        "[" * 100_000,
+    ):
         with pytest.raises(ValueError):
             RolloutState.from_json(wrong)
 
@@ -342,6 +349,29 @@ async def test_who_can_only_write_to_redis_rolls_nothing_out(directory, forged) 
     assert (state.state, state.reason) == ("failed", NOT_OF_THIS_RUN)
     assert rollouts.config == RUNNING
     assert not serve.begun
+
+
+async def test_refused_requests_end_nothing_and_fill_no_log(directory, caplog) -> None:
+    serve, lines = Serve(directory), []
+    rollouts = Rollouts(RUNNING, serve, lambda config: config, lines.append, SEAL)
+    await directory.listen_for_stop(SEAL.launcher)
+    forged = RolloutRequest("id", "\ud800").to_json()
+    for wrong in (
+        "",
+        "[]",
+        "3",
+        '{"id": "a"}',
+        "[" * 100_000,
+        forged,
+        '{"id":1,"configuration":2}',
+    ):
+        assert await directory.request_rollout(wrong, RolloutState("id").to_json())
+        await rollouts.poll(directory)
+        assert await directory.request_stop("no signature")
+        assert not await stop_requested(directory, None, SEAL)
+    assert not serve.begun and not lines
+    assert len([one for one in caplog.messages if "rollouts are refused" in one]) == 1
+    assert len([one for one in caplog.messages if "stop requests" in one]) <= 1
 
 
 async def test_a_rollout_that_is_written_to_redis_again_is_not_carried_out_again(directory) -> None:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import resource
 import time
+from contextlib import suppress
 
 import grpc
 import grpc.aio
 import pytest
 
+from cluster.api.event_streams import end
+from cluster.gateway import arrival_probes
 from cluster.gateway.arrival_probes import ArrivalProbe, GrpcArrivals, SocketArrivals
 from cluster.gateway.grpc_server import start
 from protos import inference_pb2, inference_pb2_grpc
@@ -31,6 +36,50 @@ def test_a_probe_that_still_waits_counts():
     assert probe.lag_s == 0.5 and probe.arrived() == 10.5
     probe.seen()  # not sent, as by a stranger
     assert probe.lag_s == 0.5
+
+
+async def test_after_a_long_wait_the_next_probe_goes_at_once(monkeypatch):
+    """A process that was paused takes no new request for one that waited."""
+    monkeypatch.setattr(arrival_probes, "_EVERY_S", 3600.0)
+    clock, waits = [0.0], [7200.0, 0.0]
+    probe = ArrivalProbe("http", lambda: clock[0])
+
+    async def send():
+        probe.sent()
+        clock[0] += waits.pop(0)
+        probe.seen()
+
+    following = asyncio.create_task(probe.follow(send))
+    await eventually(lambda: not waits)
+    assert probe.lag_s == 0.0
+    await end([following])
+
+
+async def test_a_lack_of_files_is_no_wait(caplog):
+    """Requests by open connections are not refused as late where no new one can be accepted."""
+    connections = await SocketArrivals.start()
+    await eventually(lambda: connections.probe.lag_s > 0)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # One file is left, which the probe's own end takes.
+    free = os.open("/dev/null", os.O_RDONLY)
+    os.close(free)
+    held = []
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free + 1, hard))
+        for until_s in (time.monotonic() + 1.5, time.monotonic() + 2.0):
+            while time.monotonic() < until_s:
+                await asyncio.sleep(0.05)
+                assert connections.probe.lag_s < 0.9
+            with suppress(OSError):  # from now on the probe's own end lacks a file, too
+                held.append(os.open("/dev/null", os.O_RDONLY))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for one in held:
+            os.close(one)
+    assert len([line for line in caplog.messages if "no probe" in line]) <= 1
+    before = connections.probe.lag_s
+    await eventually(lambda: connections.probe.lag_s != before)
+    await connections.stop()
 
 
 async def test_the_wait_for_a_busy_event_loop_is_seen_by_both_probes():

@@ -14,6 +14,9 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from cluster.gateway import grpc_server
+from tests.cluster.scripted_generator import ScriptedGenerator
+
 CALLS = 60
 PASS_S = 0.005
 # 1.5 to 2.3 where grpcio is as it should be, 4.6 and more in grpcio 1.84 and 1.85.
@@ -52,3 +55,13 @@ async def test_a_waiting_call_needs_few_passes_of_the_loop():
             one.cancel()
     await server.stop(0)
     assert (begun[-1] - begun[0]) / (CALLS - 1) < MOST_PASSES
+
+
+async def test_a_connection_that_says_nothing_is_closed(monkeypatch):
+    monkeypatch.setattr(grpc_server, "HANDSHAKE_S", 0.3)
+    server = await grpc_server.start(ScriptedGenerator())
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    async with asyncio.timeout(30):
+        await reader.read()  # the server's settings, and the end
+    writer.close()
+    await server.stop(0)

@@ -144,13 +144,20 @@ async def test_an_outage_leaves_an_even_share_and_ends(routers, server, caplog):
     assert any("shared again" in line for line in messages)
 
 
-async def test_a_peer_state_that_cannot_be_read_is_passed_over(routers, directory):
-    for broken in ("", "3", "{}", '{"sequence":1,"among":-1,"portions":[]}'):
+async def test_a_peer_state_that_cannot_be_read_is_passed_over(routers, directory, caplog):
+    good = '{"sequence":1,"among":0,"portions":[]'
+    for broken in (
+        *("", "3", "{}", "[" * 100_000, '{"sequence":1,"among":-1,"portions":[]}'),
+        '{"sequence":Infinity,"among":0,"portions":[]}',
+        *(f'{good},"charged":{{"acme":{total}}}}}' for total in ("Infinity", "NaN", "1e999")),
+    ):
         with pytest.raises(ValueError, match=r"."):
             PeerState.from_json(broken)
         await directory.exchange("broken", broken)
         await routers[0].exchange.once()
     assert routers[0].shares.routers <= 2 and not routers[0].shares.alone
+    unreadable = [line for line in caplog.messages if "unreadable" in line]
+    assert len(unreadable) <= len(routers)  # once a minute each
 
 
 def test_a_peer_state_survives_the_wire():

@@ -24,11 +24,11 @@ def listening():
 async def test_after_a_lack_of_files_it_accepts_again_and_logs_once(listening, monkeypatch, caplog):
     monkeypatch.setattr(accepting, "_AGAIN_S", 0.001)
     loop = asyncio.get_running_loop()
-    accept, fails, rooms, taken = loop.sock_accept, [None] * 3, [], []
+    # Each connection that is accepted uses up the files again.
+    accept, fails, rooms, taken = loop.sock_accept, [True, True, False, True], [], []
 
     async def scarce(sock):
-        if fails:
-            fails.pop()
+        if fails and fails.pop(0):
             raise OSError(errno.EMFILE, "too many open files")
         return await accept(sock)
 
