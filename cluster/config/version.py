@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import replace
+from dataclasses import asdict
 from typing import Any
 
 from cluster.config.schema import TandemConfig
@@ -20,11 +20,12 @@ def config_version(config: TandemConfig) -> str:
     the secret, which differs from start to start. Equal settings have one version: a default of 500
     is the same as the 500.0 of a document.
     """
-    shown = replace(
-        config, directory=replace(config.directory, url=None), security=SecurityConfig()
-    )
+    # Plain data, because a configuration without these may be one that is refused.
+    shown = config.to_dict()
+    shown["directory"]["url"] = None
+    shown["security"] = asdict(SecurityConfig())
     # Which endpoint comes first counts, the order of other keys does not.
-    settings = [config.default_endpoint, _with_floats(shown.to_dict())]
+    settings = [config.default_endpoint, _with_floats(shown)]
     written = json.dumps(settings, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(written.encode()).hexdigest()[:_DIGITS]
 
