@@ -27,7 +27,7 @@ from bench.load.options import (
 )
 from bench.load.run_record import LoadRun, Sender
 from bench.load.sweep import Curve, Step, knee_line, sweep_data, sweep_page
-from cluster.client.tls_hint import tls_hint
+from cluster.client.connect_hint import connect_hint
 from cluster.sockets import join
 from engine.errors import ConfigError, Unavailable
 
@@ -108,7 +108,7 @@ async def _server(options: argparse.Namespace) -> ServerTarget:
             (await send_request(target, server.completion(warm, 2), _REQUEST_S)).events()
             return server
     except (OSError, BadAnswer) as error:
-        hint = await tls_hint(join(target.host, target.port), target.tls, "https")
+        hint = await connect_hint(join(target.host, target.port), target.tls, "https")
         raise Unavailable(f"{options.url}: {hint or error or type(error).__name__}") from None
 
 

@@ -108,11 +108,12 @@ def headers(answer: bytes) -> dict[str, str]:
 def _body(reads: list[tuple[float, bytes]]) -> list[tuple[float, bytes]]:
     """The body without HTTP's chunk framing, each part with the moment at which it was complete."""
     whole = b"".join(data for _, data in reads)
-    head, found, _ = whole.partition(b"\r\n\r\n")
+    head, found, body = whole.partition(b"\r\n\r\n")
     if whole and not whole.startswith(b"HTTP/"):
         raise BadAnswer("it speaks no HTTP/1.1; a router's gRPC port is not its HTTP port")
     if not found or head.split(b" ", 2)[1:2] != [b"200"]:
-        raise BadAnswer(whole[:300].decode("utf-8", "replace"))
+        told = head.partition(b"\r\n")[0] + b": " + body if found else whole
+        raise BadAnswer(told[:300].decode("utf-8", "replace"))
     moments = _Moments(reads)
     position = len(head) + 4
     if headers(whole).get("transfer-encoding", "").lower() != "chunked":

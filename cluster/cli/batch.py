@@ -57,14 +57,14 @@ def run(options: argparse.Namespace) -> int:
 
 
 async def _hinted(server: BatchServer, batch: Awaitable[BatchProgress]) -> BatchProgress:
-    """The result; an Unavailable says what to set if TLS is the reason."""
+    """The result; an Unavailable says what to do, where that is known."""
     try:
         return await batch
     except Unavailable as error:
-        from cluster.client.tls_hint import tls_hint
+        from cluster.client.connect_hint import connect_hint
 
         target = join(server.host, server.port)
-        hint = await tls_hint(target, server.tls, "https")
+        hint = await connect_hint(target, server.tls, "https")
         raise Unavailable(f"{target}: {hint}" if hint else error.message) from None
 
 

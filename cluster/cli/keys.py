@@ -187,5 +187,6 @@ def _named(keys: Iterable[str], prefix: str) -> str:
     if len(prefix) < _LEAST_PREFIX or len(found) > 1:
         raise InvalidRequest(f"{prefix!r} is too short: give more digits of the hash")
     if not found:
-        raise NotFound(f"there is no key whose hash begins with {prefix!r}")
+        known = "`tandem keys list` shows the hashes"
+        raise NotFound(f"there is no key whose hash begins with {prefix!r}: {known}")
     return found[0]

@@ -175,7 +175,7 @@ def _purge(options: argparse.Namespace) -> int:
 
 
 class _router_at:  # noqa: N801
-    """Adds to an Unavailable the address that was tried, and what to set if TLS is the reason."""
+    """Adds to an Unavailable the address that was tried, and what to do, where that is known."""
 
     def __init__(self, address: RouterAddress) -> None:
         self._address = address
@@ -184,7 +184,7 @@ class _router_at:  # noqa: N801
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if isinstance(error, Unavailable):
-            hint = asyncio.run(self._address.tls_hint())
+            hint = asyncio.run(self._address.connect_hint())
             raise Unavailable(f"router at {self._address}: {hint or error.message}") from None
 
 

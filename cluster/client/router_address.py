@@ -11,7 +11,7 @@ from typing import Any, Self
 import grpc
 import grpc.aio
 
-from cluster.client.tls_hint import tls_hint
+from cluster.client.connect_hint import connect_hint
 from engine.errors import ConfigError
 from protos.wire.certificates import ServerCertificate, read, read_authority
 
@@ -48,13 +48,13 @@ class RouterAddress:
         """A front end that shows exactly this certificate."""
         return cls(target, certificate.chain, certificate.name)
 
-    async def tls_hint(self) -> str | None:
-        """What to set where a call failed because of TLS; None where that is not the reason."""
+    async def connect_hint(self) -> str | None:
+        """What to do where a call failed because of TLS or a closed port, else None."""
         trusting = None
         if self.roots is not None:
             trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
             trusting.load_verify_locations(cadata=self.roots.decode(errors="replace"))
-        return await tls_hint(self.target, trusting, "grpcs", self.name)
+        return await connect_hint(self.target, trusting, "grpcs", self.name)
 
     def __str__(self) -> str:
         return self.target if self.roots is None else f"grpcs://{self.target}"

@@ -20,9 +20,10 @@ def config_version(config: TandemConfig) -> str:
     the secret, which differs from start to start. Equal settings have one version: a default of 500
     is the same as the 500.0 of a document.
     """
-    # No configuration without them: one with keys in Redis would not be valid.
+    # Plain data, because a configuration without these may be one that is refused.
     shown = config.to_dict()
-    shown |= {"directory": shown["directory"] | {"url": None}, "security": asdict(SecurityConfig())}
+    shown["directory"]["url"] = None
+    shown["security"] = asdict(SecurityConfig())
     # Which endpoint comes first counts, the order of other keys does not.
     settings = [config.default_endpoint, _with_floats(shown)]
     written = json.dumps(settings, sort_keys=True, separators=(",", ":"))

@@ -288,7 +288,7 @@ class Directory:
                 return await command
         except (RedisError, OSError) as error:  # TimeoutError is an OSError
             reason = str(error) or f"no answer within {self._timeout_s:g} s"
-            raise Unavailable(f"directory: {trust_hint(reason) or reason}") from error
+            raise Unavailable(f"Redis (directory.url): {trust_hint(reason) or reason}") from error
         finally:
             # The client may swallow a cancel that comes while it connects.
             task = asyncio.current_task()

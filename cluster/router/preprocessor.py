@@ -160,7 +160,7 @@ class Preprocessor:
         name = self.endpoint_of(request)
         if name not in self._endpoints:
             known = ", ".join(self._card.endpoints)
-            what = f"endpoint {shown(name)} is not configured; {known} is"
+            what = f"endpoint {shown(name)} is not configured; use one of: {known}"
             raise NotFound(what, field="endpoint")
         return self._endpoints[name]
 

@@ -60,7 +60,10 @@ class ApiKeys:
 
     def tenant(self, authorization: str | None) -> str:
         """The tenant of `Bearer KEY`; raises Unauthenticated or PermissionDenied."""
-        missing = "an API key is needed: Authorization: Bearer KEY"
+        missing = (
+            "an API key is needed: send the header `Authorization: Bearer KEY`, "
+            "or set TANDEM_API_KEY for `tandem`"
+        )
         return self._holder(authorization, ("tenant",), missing)
 
     def operator(self, authorization: str | None) -> str:
@@ -73,7 +76,7 @@ class ApiKeys:
 
     def metrics_reader(self, authorization: str | None) -> str:
         """The reader of metrics, or operator, of `Bearer KEY`; raises as `operator`."""
-        missing = "a key for metrics is needed: Authorization: Bearer KEY"
+        missing = "a key for metrics is needed: send the header `Authorization: Bearer KEY`"
         return self._holder(authorization, ("metrics", "operator"), missing)
 
     def _holder(self, authorization: str | None, rights: tuple[Right, ...], missing: str) -> str:

@@ -50,6 +50,10 @@ class ClusterSecret:
                 found = os.fstat(file.fileno())
                 _check_mode(path, found)
                 key = file.read(_MOST_BYTES + 1).strip()
+        except FileNotFoundError:
+            raise ConfigError(
+                f"{path}: no such file; `tandem secret {path}` makes one for all hosts"
+            ) from None
         except OSError as error:
             raise ConfigError(f"{path}: the secret cannot be read: {error.strerror}") from None
         if not key:

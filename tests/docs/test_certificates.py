@@ -40,7 +40,7 @@ async def test_the_commands_make_what_serves(
             address = RouterAddress.at(f"{host}:{server.port}", "tls/authority.pem")
             async with Client(address) as client:
                 assert (await client.model()).context_tokens
-            assert await address.tls_hint() is None
+            assert await address.connect_hint() is None
     finally:
         await server.stop(0)
 

@@ -65,6 +65,13 @@ def test_an_incomplete_answer_is_refused(data):
         _answer(data).stream()
 
 
+def test_a_refusal_is_told_by_its_status_and_its_body():
+    refusal = b"HTTP/1.1 401 Unauthorized\r\nx-request-id: 1\r\n\r\na key is needed"
+    with pytest.raises(BadAnswer) as refused:
+        _answer(refusal).body()
+    assert str(refused.value) == "HTTP/1.1 401 Unauthorized: a key is needed"
+
+
 async def _serve(reader, writer):
     head = await reader.readuntil(b"\r\n\r\n")
     size = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -32,13 +33,26 @@ def test_wrong_arguments_are_one_line(
     ("arguments", "expected"),
     [(["generate", "x"], 2), (["chat", "x"], 2), (["stop"], 2), (["status"], 1)],
 )
-def test_no_router_is_one_line_that_names_the_address(
-    capsys: pytest.CaptureFixture[str], arguments: list[str], expected: int
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_no_router_is_one_line_that_says_what_to_do(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], expected: int, host: str
 ) -> None:
-    code, _, err = run(capsys, *arguments, "--address", "127.0.0.1:1")
+    code, _, err = run(capsys, *arguments, "--address", f"{host}:1")
     assert code == expected
-    assert err.count("\n") == 1
-    assert "router at 127.0.0.1:1" in err
+    start = f"tandem: router at {host}:1: nothing listens there: start `tandem serve`"
+    assert err == f"{start}, or name another address\n"
+
+
+def test_no_server_over_http_is_one_line_that_says_what_to_do(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    lines = tmp_path / "in.jsonl"
+    lines.write_text("")
+    batch = ["batch", str(lines), str(tmp_path / "out")]
+    for command in (batch, ["bench"]):
+        code, _, err = run(capsys, *command, "--url", "http://localhost:1")
+        assert code == 2
+        assert "localhost:1: nothing listens there: start `tandem serve`" in err
 
 
 def test_a_bad_log_level_is_one_line(

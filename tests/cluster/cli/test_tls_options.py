@@ -125,7 +125,7 @@ def test_a_server_without_tls_is_told_from_a_closed_port(
     own: Certificates, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def hint(port: int) -> str | None:
-        return await RouterAddress.at(f"127.0.0.1:{port}", own.authority).tls_hint()
+        return await RouterAddress.at(f"127.0.0.1:{port}", own.authority).connect_hint()
 
     async def both() -> list[str | None]:
         server = await grpc_server.start(ScriptedGenerator())
@@ -134,7 +134,8 @@ def test_a_server_without_tls_is_told_from_a_closed_port(
         return [open_port, await hint(server.port)]
 
     plain = "it speaks no TLS: leave out grpcs:// and --tls-ca (TANDEM_TLS_CA)"
-    assert asyncio.run(both()) == [plain, None]
+    closed = "nothing listens there: start `tandem serve`, or name another address"
+    assert asyncio.run(both()) == [plain, closed]
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,8 @@ import json
 import string
 from dataclasses import replace
 
+import pytest
+
 from cluster.config.schema import load_config, parse_config
 from cluster.config.version import config_version
 from cluster.discovery.rollout import document_of
@@ -51,6 +53,19 @@ def test_no_password_is_in_it() -> None:
     config = load_config()
     shared = replace(config, directory=replace(config.directory, url="redis://:secret@host"))
     assert config_version(shared) == config_version(config)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"router": {"api_keys": "redis"}, "security": {"secret_file": "/tmp/a"}},
+        {"tls": {"redis": {"authority": "/tmp/b"}}},
+    ],
+)
+def test_settings_that_need_what_is_left_out_have_a_version(document) -> None:
+    config = parse_config(document | {"directory": {"url": "rediss://host"}})
+    other = parse_config(document | {"directory": {"url": "rediss://other"}})
+    assert config_version(config) == config_version(other) != config_version(parse_config({}))
 
 
 def test_the_place_of_the_secret_does_not_count() -> None:

@@ -86,7 +86,7 @@ async def test_max_tokens_is_within_endpoint_context_and_pool(preprocessor):
         (request("x", tenant="a b"), InvalidRequest, "tenant", "letters, digits"),
         (request("x", tenant="t" * 65), InvalidRequest, "tenant", "1 to 64 characters"),
         (request("x", model="gpt"), NotFound, "model", "'tiny' is"),
-        (request("x", endpoint="web"), NotFound, "endpoint", "chat, report"),
+        (request("x", endpoint="web"), NotFound, "endpoint", "use one of: chat, report"),
         (
             request("x", SamplingParams(max_tokens=2**30)),
             InvalidRequest,

@@ -63,6 +63,11 @@ def test_any_other_authorization_is_refused(keys, given):
     assert "key-" not in refused.value.message
 
 
+def test_a_call_without_a_key_is_told_where_the_key_goes(keys):
+    with pytest.raises(Unauthenticated, match=r"Authorization: Bearer KEY.*TANDEM_API_KEY"):
+        keys.tenant(None)
+
+
 def test_the_hash_of_a_key_is_no_key(keys):
     with pytest.raises(Unauthenticated):
         keys.tenant("Bearer " + hashlib.sha256(b"key-1").hexdigest())

@@ -239,7 +239,7 @@ def test_the_configuration_says_where_the_keys_are(tmp_path, capsys, server, sec
         (["add", "not a name"], "tenant must be"),
         (["add"], "needs a name"),
         (["remove", "abc"], "too short"),
-        (["remove", "0123456789"], "no key whose hash"),
+        (["remove", "0123456789"], "`tandem keys list` shows the hashes"),
     ],
 )
 def test_an_error_of_the_keys_command_is_one_line(tmp_path, capsys, arguments, message):

@@ -1,21 +1,23 @@
-"""The option to set where TLS stops a call. The error of the call itself names no option."""
+"""What to do where no call reaches a router. The error of the call itself names no option."""
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import ssl
 
 # Bound: the time of the extra handshake.
 _TIMEOUT_S = 2.0
 _NAME_AUTHORITY = "name the file of its authority with --tls-ca or TANDEM_TLS_CA"
+_CLOSED = "nothing listens there: start `tandem serve`, or name another address"
 # OpenSSL's codes of a certificate whose authority is not among the trusted ones.
 _UNKNOWN_AUTHORITY = (2, 18, 19, 20, 21)
 
 
-async def tls_hint(
+async def connect_hint(
     target: str, trusting: ssl.SSLContext | None, scheme: str, name: str | None = None
 ) -> str | None:
-    """The hint, after one more handshake; None where TLS is not the reason.
+    """The hint, after one more handshake; None where neither TLS nor a closed port is the reason.
 
     `target` is host:port. `trusting` is what the failed call trusted, or None if it had no TLS.
     `scheme` is that of addresses with TLS. The certificate is of `name`, else of the host.
@@ -29,8 +31,9 @@ async def tls_hint(
     except ssl.SSLError:
         plain = f"it speaks no TLS: leave out {scheme}:// and --tls-ca (TANDEM_TLS_CA)"
         return None if trusting is None else plain
-    except (OSError, ValueError):
-        return None
+    except (OSError, ValueError) as error:
+        # A name with several addresses has an error without errno, whose text has all of them.
+        return _CLOSED if f"[Errno {errno.ECONNREFUSED}]" in str(error) else None
     secure = f"it speaks TLS: write {scheme}://{target}, and {_NAME_AUTHORITY}"
     return secure if trusting is None else None
 
