@@ -90,12 +90,11 @@ async def test_an_outage_is_survived_and_logged_once(
     messages = [
         entry.message for entry in caplog.records if entry.name == "cluster.discovery.heartbeat"
     ]
-    assert sorted(messages) == [
-        "heartbeat of prefill#a: directory is back",
-        "heartbeat of prefill#a: directory lost",
-        "watch: directory is back",
-        "watch: directory lost",
-    ]
+    for name in ("heartbeat of prefill#a", "watch"):
+        of_one = [message for message in messages if message.startswith(name)]
+        # A slow host may lose the directory again, so there may be more pairs of lines than one.
+        pair = [f"{name}: directory lost", f"{name}: directory is back"]
+        assert of_one == pair * (len(of_one) // 2) and of_one
     await heart.stop()
     await watch.stop()
 
