@@ -29,11 +29,13 @@ _LEAST_S = 1e-4
 
 
 class BatchSize:
-    """The most requests of a step: `limit`, between 8 and `most`, or `most` where that is less."""
+    """The most requests of a step: `limit`, between 8 and `most`, or `most` where that is less.
+
+    A stream that stands still may join up to `most`, because it should not wait for others to end.
+    """
 
     def __init__(self, most: int, budget_s: float) -> None:
-        self.limit = most
-        self._most = most
+        self.limit = self.most = most
         self._budget_s = budget_s
         self._steps: deque[tuple[int, float]] = deque(maxlen=_WINDOW)
         self._too_slow: int | None = None
@@ -57,12 +59,12 @@ class BatchSize:
 
     def _shrink(self, batch: int) -> None:
         self._too_slow, self._retry_in = batch, _RETRY_WINDOWS
-        least = min(_LEAST, self._most)
+        least = min(_LEAST, self.most)
         self.limit = max(least, min(self.limit, batch - max(1, batch // _STEP_PARTS)))
 
     def _grow(self, certain: int, *, full: bool) -> None:
-        ceiling = self._most
+        ceiling = self.most
         if self._too_slow is not None and self._retry_in:
             ceiling = min(ceiling, self._too_slow - 1)
         tried = min(ceiling, self.limit + max(1, self.limit // _STEP_PARTS)) if full else 0
-        self.limit = max(self.limit, tried, min(self._most, certain))
+        self.limit = max(self.limit, tried, min(self.most, certain))

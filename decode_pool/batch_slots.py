@@ -41,9 +41,14 @@ class BatchSlots:
         return self._batch.limit
 
     def start(self, entry: DecodeEntry) -> bool:
-        """Start a request behind its cached prefix; False without a slot or blocks."""
+        """Start a request behind its cached prefix; False without a slot or blocks.
+
+        The limit of slow steps does not count for a preempted request.
+        """
         headroom = self.taken
-        if headroom >= self._batch.limit or not self._cache.start(entry.sequence, headroom):
+        lost = entry.state is DecodeState.PREEMPTED
+        most = self._batch.most if lost else self._batch.limit
+        if headroom >= most or not self._cache.start(entry.sequence, headroom):
             return False
         entry.state = DecodeState.RUNNING
         return True

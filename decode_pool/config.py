@@ -17,12 +17,12 @@ class DecodeConfig:
     replicas: int = 1
     """Replicas that generate."""
     max_batch: int = 64
-    """Sequences of one step; fewer while a step of so many takes longer than `itl_budget_ms`."""
+    """Sequences of one step; fewer new requests while steps take longer than `itl_budget_ms`."""
     max_waiting: int = 256
     """Requests that wait for blocks at a replica; more are refused."""
     itl_budget_ms: float = 60.0
-    """The longest time between two tokens of a stream that prompts and restarted requests beside
-    the steps may cause.
+    """The longest time between two tokens of a stream that prompts beside the steps may cause.
+    Beside a stream that is computed again it is two steps at least.
     """
     itl_factor: float | None = 2.0
     """The same bound in undisturbed steps: beside prompts a step ends at most so many of them after

@@ -7,6 +7,7 @@ import time
 from decode_pool import metrics
 from decode_pool.itl_budget import ItlBudget
 from decode_pool.job import DecodeJob
+from decode_pool.recompute_share import RecomputeShare
 from decode_pool.scheduler import DecodeScheduler
 from decode_pool.shared_cores import StepInterval
 from engine.errors import Internal, TandemError
@@ -36,6 +37,7 @@ class DecodeLoop(PoolLoop[DecodeJob]):
     ) -> None:
         super().__init__("decode", scheduler, worker, metrics.STEP_FAILURES)
         self.itl = itl
+        self._recompute = RecomputeShare()
         self._step_interval = StepInterval(itl) if worker.shared_cores else None
         self._step_s = 0.0
         self._stepped_s: float | None = None
@@ -59,6 +61,7 @@ class DecodeLoop(PoolLoop[DecodeJob]):
         """
         if job.failed_over:
             self._scheduler.take_over(job.sequence, time.monotonic())
+            self._end_prompt_slice()
             job.granted.set_result(None)
         elif job.local:
             self._scheduler.offer_prompt(job.sequence, time.monotonic())
@@ -88,7 +91,7 @@ class DecodeLoop(PoolLoop[DecodeJob]):
     def commit(self, job: DecodeJob) -> None:
         """Let a request whose KV has arrived join the next step.
 
-        The step comes after at most one layer of other work, because the stream has had its first
+        The step comes after at most one layer of prompts, because the stream has had its first
         token from prefill and waits for the second. On shared cores, beside urgent prompts, a
         stream with many tokens to come joins when the step is due.
         """
@@ -99,7 +102,7 @@ class DecodeLoop(PoolLoop[DecodeJob]):
             if self._step_interval.may_wait(to_come):
                 return
         self._joined = True
-        self._cut_slice()
+        self._end_prompt_slice()
 
     @property
     def expected(self) -> int:
@@ -178,6 +181,7 @@ class DecodeLoop(PoolLoop[DecodeJob]):
         if self._step_interval is not None:
             undisturbed_s = self._step_interval.stepped(self._step_s, disturbed=disturbed)
         self.itl.stepped(self._step_s, undisturbed_s)
+        self._recompute.stepped(self._step_s)
         self._scheduler.batch.stepped(requests, self._step_s)
         metrics.STEP_TIME.observe(self._step_s)
         metrics.BATCH.observe(requests)
@@ -187,11 +191,13 @@ class DecodeLoop(PoolLoop[DecodeJob]):
     async def _slice(self) -> bool:
         """Compute a slice of the newest pass; False if there is no pass."""
         self._begin_pass()
+        if not self._scheduler.recomputing:
+            self._recompute.idle()
         if not self._passes:
             return False
         run, began_s = self._passes[-1], time.monotonic()
         slice_s = 0.0 if self._joined else self.itl.slice_s(urgency_of(run.spans))
-        slice_ = self._worker.advance(run, slice_s)
+        slice_ = self._worker.advance(run, max(slice_s, self._recompute.slice_s))
         self._emit()
         try:
             results = await slice_
@@ -199,12 +205,19 @@ class DecodeLoop(PoolLoop[DecodeJob]):
             self._passes.remove(run)
             self._fail(run.spans, error)
             return True
-        self._scheduler.advanced(run.spans, self._step_s + time.monotonic() - began_s)
+        took_s = time.monotonic() - began_s
+        self._recompute.computed(took_s)
+        self._scheduler.advanced(run.spans, self._step_s + took_s)
         if results is not None:
             self._passes.remove(run)
             PROMPT_TOKENS.inc(sum(span.count for span in run.spans), pool="decode")
             self._retire(run.spans, results)
         return True
+
+    def _end_prompt_slice(self) -> None:
+        """End a slice of prompts with its layer; a slice of streams that stand still goes on."""
+        if not self._scheduler.recomputing:
+            self._cut_slice()
 
     def _begin_pass(self) -> None:
         """Begin the next pass, or a pass that overtakes the others, if there is one."""

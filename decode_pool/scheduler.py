@@ -16,6 +16,9 @@ in the same way. A local request has its prompt computed here, at its turn by
 `engine/scheduling/prompt_order.py`; a more urgent prompt may overtake a pass between two layers.
 `remove` ends a request in any state.
 
+A stream that is computed again stands still meanwhile. So no pass overtakes its pass. These streams
+take turns: a turn has all streams that stand still when it begins, shortest first.
+
 `decode_pool/admission.py` chooses requests that leave *waiting*. `decode_pool/batch_slots.py` gives
 them blocks.
 """
@@ -26,7 +29,7 @@ from decode_pool.admission import DecodeAdmission
 from decode_pool.batch_size import BatchSize
 from decode_pool.batch_slots import BatchSlots
 from decode_pool.batching import Batching, Continuous
-from decode_pool.entry import DecodeEntries, DecodeState
+from decode_pool.entry import DecodeEntries, DecodeEntry, DecodeState
 from engine.errors import PromptTooLong
 from engine.kv.block_pool import BlockPhase, BlockPool
 from engine.scheduling.pass_scheduler import PassScheduler
@@ -61,6 +64,7 @@ class DecodeScheduler(PassScheduler):
         self._cache = PrefixCache(pool, block_size, identity, "decode")
         self._chunk_tokens = chunk_tokens
         self._entries = DecodeEntries()
+        self._turn: frozenset[str] = frozenset()
         self._slots = BatchSlots(pool, self._cache, self._entries, batch)
         self._admission = DecodeAdmission(
             self._entries, self._slots, batching or Continuous(), max_waiting
@@ -164,13 +168,18 @@ class DecodeScheduler(PassScheduler):
         A pass has at most `most_tokens` of prompts.
         """
         self._admission.restart_preempted()
-        if self._prompts.full:
+        if self.recomputing:
             return []
         spans = self._recomputed_spans()
-        if not spans and not self._recomputing():
+        if not spans and not self._recomputed():
             spans = self._prompt_spans(now, most_tokens)
         self._prompts.begin(spans)
         return spans
+
+    @property
+    def recomputing(self) -> bool:
+        """Whether the newest pass computes streams again; those of the batch lane do not count."""
+        return any(not entry.batch for entry in self._recomputed())
 
     def wanted(self, spans: list[Span]) -> bool:
         """Whether any request of a pass is still here."""
@@ -208,18 +217,36 @@ class DecodeScheduler(PassScheduler):
         """Tokens of requests that were preempted; they were streaming already."""
         budget = self._chunk_tokens
         spans: list[Span] = []
-        for entry in self._slots.idle():
+        for entry in self._by_turn():
             count = min(entry.sequence.remaining, budget)
-            lost = entry.sequence.remaining > 1 and not entry.is_prompt
-            if entry.state is DecodeState.RUNNING and lost and count:
+            # It may have been preempted since, so that another request could grow.
+            if entry.state is DecodeState.RUNNING and count:
                 added = self._slots.span(entry, count)
                 budget -= count if added else 0
                 spans += added
         return spans
 
-    def _recomputing(self) -> bool:
+    def _recomputed(self) -> list[DecodeEntry]:
+        """The streams in passes."""
         owners = self._prompts.owners & self._entries.keys()
-        return any(not self._entries[owner].is_prompt for owner in owners)
+        entries = [self._entries[owner] for owner in owners]
+        return [entry for entry in entries if not entry.is_prompt]
+
+    def _by_turn(self) -> list[DecodeEntry]:
+        """The streams that stand still, in their order; begins a turn if the last is over."""
+        idle = [entry for entry in self._slots.idle() if not entry.is_prompt]
+        if self._recomputed():
+            idle = [entry for entry in idle if not entry.batch]
+        still = {one.sequence.owner: one for one in idle if one.sequence.remaining > 1}
+        self._turn = self._turn & still.keys() or frozenset(still)
+        return sorted(
+            still.values(),
+            key=lambda one: (
+                one.batch,
+                one.sequence.owner not in self._turn,
+                one.sequence.remaining,
+            ),
+        )
 
     def _prompt_spans(self, now: float, most_tokens: int | None) -> list[Span]:
         if not self._prompts.may_take:

@@ -70,7 +70,7 @@ class PromptQueue:
 
     @property
     def full(self) -> bool:
-        """Whether no further pass may be begun."""
+        """Whether no further pass of prompts may be begun."""
         return len(self._begun) >= MOST_PASSES
 
     @property

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from decode_pool.batching import Formed
 from engine.errors import Overloaded
 from engine.kv.block_pool import BlockPool
-from tests.decode_pool.scheduling import BLOCK, local_sequence, scheduler, sequence, step
+from tests.decode_pool.scheduling import BLOCK, local_sequence, scheduler, sequence, start, step
 
 kinds = st.lists(
     st.tuples(st.booleans(), st.integers(1, 26), st.integers(1, 9)), min_size=1, max_size=30
@@ -123,6 +123,64 @@ def test_requests_that_failed_over_go_before_waiting_requests_and_all_end(asked,
     assert all(map(ended, taken))
     assert len(granted) == sum(not local for local, _, _ in asked)
     assert subject.pool.counts().used == 0
+
+
+@settings(deadline=None)
+@given(st.integers(8, 60), st.lists(st.integers(2, 30), min_size=1, max_size=3))
+def test_a_long_stream_that_failed_over_is_overtaken_by_no_later_one(length, later):
+    """Whatever comes after it, and however short that is."""
+    subject = scheduler(BlockPool(10_000), batch=10_000, waiting=10_000, chunk=6)
+    long, number = sequence("long", length, 2), 0
+    subject.take_over(long, 0.0)
+    passes = 0
+    while long.remaining > 1 and passes < 20:  # a last token goes into a step
+        passes += 1
+        subject.complete(subject.schedule_chunk(0.0))
+        for tokens in later:
+            number += 1
+            subject.take_over(sequence(f"l{number}", tokens, 2), 0.0)
+    assert passes == -(-(len(long.tokens) - 1) // 6)
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=8))
+def test_streams_that_failed_over_together_go_on_shortest_first(lengths):
+    subject = scheduler(BlockPool(10_000), chunk=6)
+    moved = [sequence(f"m{number}", length, 2) for number, length in enumerate(lengths)]
+    for one in moved:
+        subject.take_over(one, 0.0)
+    went_on = []
+    while spans := subject.schedule_chunk(0.0):
+        for span in subject.complete(spans):
+            if span.sequence.remaining <= 1:
+                span.sequence.tokens.append(0)
+                went_on.append(span.sequence.prompt_tokens)
+                subject.remove(span.sequence.owner)
+    assert went_on == sorted(lengths)
+
+
+def test_a_batch_stream_delays_no_other_stream_that_stands_still():
+    subject = scheduler(BlockPool(100), chunk=6)
+    subject.take_over(sequence("batch", 20, 4, lane="batch"), 0.0)
+    first = subject.schedule_chunk(0.0)
+    assert [span.sequence.owner for span in first] == ["batch"] and not subject.recomputing
+    subject.take_over(sequence("other", 20, 4), 0.0)
+    second = subject.schedule_chunk(0.0)
+    assert [span.sequence.owner for span in second] == ["other"] and subject.recomputing
+    assert subject.schedule_chunk(0.0) == []
+
+
+def test_a_stream_that_stands_still_joins_beyond_the_limit_of_slow_steps():
+    subject = scheduler(BlockPool(1000), batch=16)
+    for number in range(8):
+        start(subject, sequence(f"s{number}", 3))
+    for _ in range(8):
+        subject.batch.stepped(8, 9.0)
+    assert subject.batch.limit == 8
+    subject.offer(sequence("new", 3), 0.0)
+    subject.take_over(sequence("moved", 3), 0.0)
+    assert [span.sequence.owner for span in subject.schedule_chunk(0.0)] == ["moved"]
+    assert subject.grant() == []
 
 
 def ended(one):

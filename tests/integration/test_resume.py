@@ -85,6 +85,30 @@ async def test_streams_go_on_when_their_decode_replica_dies(config, model):
         assert not in_use(local.decode[0]) and not in_use(local.prefill[0])
 
 
+async def test_moved_streams_go_on_while_the_survivor_s_own_run(config, model):
+    """Here a step takes far longer than the ITL budget, which leaves 8 streams to a step."""
+    config = replace(
+        config,
+        kv=replace(config.kv, blocks=4000),
+        decode=replace(config.decode, replicas=2, itl_budget_ms=0.01),
+    )
+    prompts = [[number * step % 256 for number in range(200)] for step in range(3, 35, 2)]
+    async with cluster(config) as local:
+        streams = [Stream(local, one, **GREEDY | {"max_tokens": 1000}) for one in prompts]
+        for stream in streams:
+            await stream.has(20)
+        await die(local.decode[1])
+        before = [len(stream.ids) for stream in streams]
+        for stream, tokens in zip(streams, before, strict=True):
+            await stream.has(tokens + 30)
+        assert not any(stream.task.done() for stream in streams)
+        for stream, prompt in [*zip(streams, prompts, strict=True)][:4]:
+            assert stream.ids[:40] == expected(model, prompt, 40)
+        for stream in streams:
+            stream.task.cancel()
+        await local.idle()
+
+
 async def test_sampling_penalties_text_and_logprobs_go_on_as_they_were(config):
     async with cluster(config) as local:
         undisturbed = Stream(local, PROMPTS[0], **SAMPLED)
