@@ -190,6 +190,27 @@ _CANCEL = (
         (GoalSource("cancel", "cancels: 99 of 100 within"),),
     ),
 )
+_OVERLOAD = (
+    Goal(
+        "At five times the capacity: served within the budget, of 1",
+        AT_LEAST,
+        1.0,
+        (GoalSource("overload", "served: within budget"),),
+    ),
+    Goal(
+        "At five times the capacity: refused within half of the budget, of 1",
+        AT_LEAST,
+        1.0,
+        (GoalSource("overload", "refused: within half of the budget"),),
+    ),
+    Goal(
+        "At five times the capacity: refused without a retry time, requests",
+        AT_MOST,
+        0,
+        (GoalSource("overload", "without a retry time"),),
+    ),
+    Goal("Calm after an overload, s", AT_MOST, 10, (GoalSource("overload", "calm after"),)),
+)
 _PEERS = tuple(
     Goal(
         f"Tokens a second over the best peer over HTTP, {column}, x",
@@ -237,6 +258,7 @@ GOALS: tuple[Goal, ...] = (
     *_STREAMS,
     *_ROUTER,
     *_CANCEL,
+    *_OVERLOAD,
     *_PEERS,
     *_TRANSFER,
 )

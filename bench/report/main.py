@@ -40,6 +40,9 @@ _SECTIONS = (
     ("Beside peers", "peers", ()),
     ("One router", "router", ()),
     ("Cancels", "cancel", ()),
+    ("Five times the capacity", "overload", ()),
+    ("Open streams on one router", "streams", ()),
+    ("What a refusal costs", "refusals", ()),
     ("Moving KV", "transfer", ()),
     ("Ten minutes at the edge of the KV pool", "soak", ()),
     ("One GPU", "gpu", ()),
@@ -53,7 +56,8 @@ def report(results: Sequence[Results]) -> str:
     parts += filter(None, (goal_table(goal, results) for goal in GOALS))
     parts += ["## Claims about serving", claims(results)]
     for title, benchmark, endings in _SECTIONS:
-        parts += [f"## {title}", *details(benchmark, results, endings)]
+        if tables := details(benchmark, results, endings):
+            parts += [f"## {title}", *tables]
     return "\n\n".join(parts) + "\n"
 
 
