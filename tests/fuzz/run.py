@@ -12,6 +12,7 @@ from typing import Protocol
 
 from cluster.api import Tokens
 from cluster.client import Client
+from engine.errors import TandemError
 from tests.fuzz.fuzzers import ANSWER_S
 
 # A request that neither ends nor fails in this time hangs.
@@ -86,13 +87,21 @@ async def _send(fuzzers: Sequence[Fuzzer], numbers: object, seed: int, found: Fo
 async def _watch(client: Client, found: Found, ended: asyncio.Event) -> None:
     """Stream one answer after the other, and note the longest time between two tokens."""
     while not ended.is_set():
-        last = None
-        async for event in client.generate(
-            "Once upon a time", max_tokens=200, ignore_eos=True, timeout_s=20 * ANSWER_S
-        ):
-            if isinstance(event, Tokens):
-                now = time.monotonic()
-                if last is not None:
-                    found.longest_pause_s = max(found.longest_pause_s, now - last)
-                last = now
-                found.bystander_tokens += len(event.tokens)
+        try:
+            await _watch_one(client, found)
+        except TandemError as error:
+            found.bad.append(f"bystander: {error.message}")
+            await asyncio.sleep(1.0)
+
+
+async def _watch_one(client: Client, found: Found) -> None:
+    last = None
+    async for event in client.generate(
+        "Once upon a time", max_tokens=200, ignore_eos=True, timeout_s=20 * ANSWER_S
+    ):
+        if isinstance(event, Tokens):
+            now = time.monotonic()
+            if last is not None:
+                found.longest_pause_s = max(found.longest_pause_s, now - last)
+            last = now
+            found.bystander_tokens += len(event.tokens)
