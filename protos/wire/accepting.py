@@ -22,14 +22,18 @@ async def accept_all(
 ) -> None:
     """Give each connection to `take` with its peer's address, until this is cancelled.
 
-    `make_room` is called where no connection can be accepted, as a rule because too many files are
-    open. It should close the connection that matters least.
+    `listening` must not block. `make_room` is called where no connection can be accepted, as a rule
+    because too many files are open. It should close the connection that matters least.
     """
     loop = asyncio.get_running_loop()
     log_from_s = loop.time()
     while True:
+        # `loop.sock_accept` would lose the connection where it is cancelled at its end.
         try:
-            sock, address = await loop.sock_accept(listening)
+            sock, address = listening.accept()
+        except BlockingIOError:
+            await _readable(listening)
+            continue
         except OSError as error:
             if loop.time() >= log_from_s:
                 log.error("no connection can be accepted", extra={"reason": str(error)})
@@ -37,6 +41,22 @@ async def accept_all(
             make_room()
             await asyncio.sleep(_AGAIN_S)
             continue
+        sock.setblocking(False)
         take(sock, f"{address[0]}:{address[1]}")
         # Between two connections the loop does its other work.
         await asyncio.sleep(0)
+
+
+async def _readable(listening: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    came: asyncio.Future[None] = loop.create_future()
+
+    def tell() -> None:
+        if not came.done():
+            came.set_result(None)
+
+    loop.add_reader(listening, tell)
+    try:
+        await came
+    finally:
+        loop.remove_reader(listening)

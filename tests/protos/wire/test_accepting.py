@@ -23,19 +23,21 @@ def listening():
 
 async def test_after_a_lack_of_files_it_accepts_again_and_logs_once(listening, monkeypatch, caplog):
     monkeypatch.setattr(accepting, "_AGAIN_S", 0.001)
-    loop = asyncio.get_running_loop()
-    # Each connection that is accepted uses up the files again.
-    accept, fails, rooms, taken = loop.sock_accept, [True, True, False, True], [], []
+    fails, rooms, taken = [True, True, False, True], [], []
 
-    async def scarce(sock):
-        if fails and fails.pop(0):
-            raise OSError(errno.EMFILE, "too many open files")
-        return await accept(sock)
+    class Scarce:
+        """Each connection that is accepted uses up the files again."""
 
-    monkeypatch.setattr(loop, "sock_accept", scarce)
+        fileno = listening.fileno
+
+        def accept(self):
+            if fails and fails.pop(0):
+                raise OSError(errno.EMFILE, "too many open files")
+            return listening.accept()
+
     caplog.set_level(logging.WARNING)
     task = asyncio.create_task(
-        accept_all(listening, lambda *one: taken.append(one), lambda: rooms.append(1))
+        accept_all(Scarce(), lambda *one: taken.append(one), lambda: rooms.append(1))
     )
     dialled = [socket.create_connection(listening.getsockname()) for _ in range(2)]
     await eventually(lambda: len(taken) == 2)
@@ -47,3 +49,18 @@ async def test_after_a_lack_of_files_it_accepts_again_and_logs_once(listening, m
     await asyncio.gather(task, return_exceptions=True)
     for one in (*dialled, *(sock for sock, _ in taken)):
         one.close()
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_no_connection_is_lost_where_it_ends(listening, turns):
+    """However the end meets a connection, it is taken or waits for the next server."""
+    taken = []
+    task = asyncio.create_task(accept_all(listening, lambda *one: taken.append(one), lambda: None))
+    await asyncio.sleep(0.01)
+    with socket.create_connection(listening.getsockname()):
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        sock, _ = taken[0] if taken else listening.accept()
+        sock.close()
