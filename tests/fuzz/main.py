@@ -103,6 +103,8 @@ def faults(
     lines = len(text.splitlines())
     if lines > _LINES + _LINES_PER_S * took_s:
         wrong.append(f"{lines} lines of the log in {took_s:.0f} s")
+    if found.own_pause_s > most_pause_s / 2:
+        wrong.append(f"the fuzzer itself stood for {found.own_pause_s:.2f} s")
     if found.longest_pause_s > most_pause_s:
         wrong.append(f"the bystander's stream paused for {found.longest_pause_s:.2f} s")
     return wrong

@@ -17,6 +17,7 @@ from tests.fuzz.fuzzers import ANSWER_S
 
 # A request that neither ends nor fails in this time hangs.
 _HANGS_S = 90.0
+_TICK_S = 0.05
 
 
 class Fuzzer(Protocol):
@@ -31,11 +32,16 @@ class Fuzzer(Protocol):
 
 @dataclass
 class Found:
-    """What came of a run: counts of words by fuzzer, what must not be, the bystander's pause."""
+    """What came of a run: counts of words by fuzzer, what must not be, the bystander's pause.
+
+    `own_pause_s` is how long this process's own event loop stood at most: a bystander's pause is
+    the server's only as far as it is longer.
+    """
 
     words: dict[str, Counter[str]] = field(default_factory=dict)
     bad: list[str] = field(default_factory=list)
     longest_pause_s: float = 0.0
+    own_pause_s: float = 0.0
     bystander_tokens: int = 0
 
     def table(self) -> str:
@@ -45,6 +51,7 @@ class Found:
             for fuzzer, words in self.words.items()
         ]
         pause = f"bystander: {self.bystander_tokens} tokens, pause {self.longest_pause_s:.2f} s"
+        pause += f", of this process {self.own_pause_s:.2f} s"
         return "\n".join([*lines, pause])
 
 
@@ -60,10 +67,13 @@ async def fuzz(
     numbers = iter(range(requests))
     ended = asyncio.Event()
     client = await stream()
-    watching = asyncio.create_task(_watch(client, found, ended))
+    watching = [
+        asyncio.create_task(_watch(client, found, ended)),
+        asyncio.create_task(_watch_own_loop(found, ended)),
+    ]
     await asyncio.gather(*(_send(fuzzers, numbers, seed, found) for _ in range(at_once)))
     ended.set()
-    await watching
+    await asyncio.gather(*watching)
     await client.close()
     return found
 
@@ -92,6 +102,13 @@ async def _watch(client: Client, found: Found, ended: asyncio.Event) -> None:
         except TandemError as error:
             found.bad.append(f"bystander: {error.message}")
             await asyncio.sleep(1.0)
+
+
+async def _watch_own_loop(found: Found, ended: asyncio.Event) -> None:
+    while not ended.is_set():
+        began = time.monotonic()
+        await asyncio.sleep(_TICK_S)
+        found.own_pause_s = max(found.own_pause_s, time.monotonic() - began - _TICK_S)
 
 
 async def _watch_one(client: Client, found: Found) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from typing import Any
 
 from protos import inference_pb2 as wire
 from tests.fuzz.main import attack, faults, serving
-from tests.fuzz.values import fuzzed_body, fuzzed_message
+from tests.fuzz.values import fuzzed_body, fuzzed_message, json_value
 
 REQUESTS = 300
 
@@ -31,3 +32,20 @@ def test_requests_are_drawn_alike_from_the_same_seed():
     ):
         first, second = ([make(random.Random(n)) for n in range(50)] for _ in range(2))
         assert first == second and len(set(first)) > 30
+
+
+class _Longest(random.Random):
+    """Draws a list each time, and the last of what there is to choose."""
+
+    def randrange(self, *_: object) -> int:  # type: ignore[override]
+        return 6
+
+    def choice(self, seq: Any) -> Any:
+        return seq[-1]
+
+
+def test_no_body_is_so_long_that_the_fuzzer_itself_stands():
+    def values(value: Any) -> int:
+        return len(value) * values(value[0]) if isinstance(value, list) else 1
+
+    assert values(json_value(_Longest())) <= 1000

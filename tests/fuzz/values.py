@@ -46,7 +46,10 @@ FIELDS = known_fields()
 
 
 def json_value(rng: random.Random, depth: int = 0) -> Any:
-    """Any value of JSON, more often a nasty one than not; lists may be long."""
+    """Any value of JSON, more often a nasty one than not.
+
+    A list may be long, but none is long within a long one: such a body would have gigabytes.
+    """
     kind = rng.randrange(9)
     if kind == 0:
         return rng.choice([None, True, False])
@@ -58,8 +61,9 @@ def json_value(rng: random.Random, depth: int = 0) -> Any:
         return rng.choice([*_NASTY_TEXTS, *FIELDS, "demo", str(rng.getrandbits(64))])
     size = rng.choice([0, 1, 2, 3, 200])
     if kind <= 7:
-        item = json_value(rng, depth + 1)
-        return [item] * size if size > 3 else [json_value(rng, depth + 1) for _ in range(size)]
+        if size > 3:
+            return [json_value(rng, 4)] * size
+        return [json_value(rng, depth + 1) for _ in range(size)]
     return {str(json_value(rng, 4)): json_value(rng, depth + 1) for _ in range(min(size, 5))}
 
 
