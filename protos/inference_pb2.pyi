@@ -17,7 +17,7 @@ FINISH_REASON_STOP: FinishReason
 FINISH_REASON_LENGTH: FinishReason
 
 class GenerateRequest(_message.Message):
-    __slots__ = ("request_id", "model", "endpoint", "text", "token_ids", "chat", "sampling", "n", "tenant", "progress")
+    __slots__ = ("request_id", "model", "endpoint", "text", "token_ids", "chat", "sampling", "n", "tenant", "progress", "resumable")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     ENDPOINT_FIELD_NUMBER: _ClassVar[int]
@@ -28,6 +28,7 @@ class GenerateRequest(_message.Message):
     N_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    RESUMABLE_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     model: str
     endpoint: str
@@ -38,7 +39,16 @@ class GenerateRequest(_message.Message):
     n: int
     tenant: str
     progress: bool
-    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., endpoint: _Optional[str] = ..., text: _Optional[str] = ..., token_ids: _Optional[_Union[TokenIds, _Mapping]] = ..., chat: _Optional[_Union[Chat, _Mapping]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., n: _Optional[int] = ..., tenant: _Optional[str] = ..., progress: bool = ...) -> None: ...
+    resumable: bool
+    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., endpoint: _Optional[str] = ..., text: _Optional[str] = ..., token_ids: _Optional[_Union[TokenIds, _Mapping]] = ..., chat: _Optional[_Union[Chat, _Mapping]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., n: _Optional[int] = ..., tenant: _Optional[str] = ..., progress: bool = ..., resumable: bool = ...) -> None: ...
+
+class ResumeRequest(_message.Message):
+    __slots__ = ("stream_id", "have")
+    STREAM_ID_FIELD_NUMBER: _ClassVar[int]
+    HAVE_FIELD_NUMBER: _ClassVar[int]
+    stream_id: str
+    have: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, stream_id: _Optional[str] = ..., have: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class TokenIds(_message.Message):
     __slots__ = ("ids",)
@@ -100,22 +110,30 @@ class Sampling(_message.Message):
     def __init__(self, max_tokens: _Optional[int] = ..., temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., min_p: _Optional[float] = ..., repetition_penalty: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., logit_bias: _Optional[_Mapping[int, float]] = ..., seed: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., ignore_eos: bool = ..., logprobs: _Optional[int] = ...) -> None: ...
 
 class GenerateEvent(_message.Message):
-    __slots__ = ("started", "tokens", "summary", "progress", "heartbeat")
+    __slots__ = ("started", "tokens", "summary", "progress", "resumability", "heartbeat")
     STARTED_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     SUMMARY_FIELD_NUMBER: _ClassVar[int]
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    RESUMABILITY_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     started: Started
     tokens: Tokens
     summary: Summary
     progress: Progress
+    resumability: Resumability
     heartbeat: Heartbeat
-    def __init__(self, started: _Optional[_Union[Started, _Mapping]] = ..., tokens: _Optional[_Union[Tokens, _Mapping]] = ..., summary: _Optional[_Union[Summary, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ...) -> None: ...
+    def __init__(self, started: _Optional[_Union[Started, _Mapping]] = ..., tokens: _Optional[_Union[Tokens, _Mapping]] = ..., summary: _Optional[_Union[Summary, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., resumability: _Optional[_Union[Resumability, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class Resumability(_message.Message):
+    __slots__ = ("suspended",)
+    SUSPENDED_FIELD_NUMBER: _ClassVar[int]
+    suspended: bool
+    def __init__(self, suspended: bool = ...) -> None: ...
 
 class Progress(_message.Message):
     __slots__ = ("choice", "stage", "tokens", "total_tokens", "position", "wait_s")
@@ -146,16 +164,18 @@ class Progress(_message.Message):
     def __init__(self, choice: _Optional[int] = ..., stage: _Optional[_Union[Progress.Stage, str]] = ..., tokens: _Optional[int] = ..., total_tokens: _Optional[int] = ..., position: _Optional[int] = ..., wait_s: _Optional[float] = ...) -> None: ...
 
 class Started(_message.Message):
-    __slots__ = ("request_id", "model", "prompt_tokens", "seed")
+    __slots__ = ("request_id", "model", "prompt_tokens", "seed", "stream_id")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
+    STREAM_ID_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     model: str
     prompt_tokens: int
     seed: int
-    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., seed: _Optional[int] = ...) -> None: ...
+    stream_id: str
+    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., seed: _Optional[int] = ..., stream_id: _Optional[str] = ...) -> None: ...
 
 class Tokens(_message.Message):
     __slots__ = ("choice", "index", "ids", "text", "logprobs", "finish_reason")
@@ -294,10 +314,12 @@ class Scored(_message.Message):
     def __init__(self, ids: _Optional[_Iterable[int]] = ..., texts: _Optional[_Iterable[str]] = ..., first: _Optional[int] = ..., logprobs: _Optional[_Iterable[float]] = ..., sum: _Optional[float] = ..., top_ids: _Optional[_Iterable[int]] = ..., top_logprobs: _Optional[_Iterable[float]] = ..., cached_tokens: _Optional[int] = ..., queue_s: _Optional[float] = ..., prefill_s: _Optional[float] = ...) -> None: ...
 
 class CancelRequest(_message.Message):
-    __slots__ = ("request_id",)
+    __slots__ = ("request_id", "stream_id")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    STREAM_ID_FIELD_NUMBER: _ClassVar[int]
     request_id: str
-    def __init__(self, request_id: _Optional[str] = ...) -> None: ...
+    stream_id: str
+    def __init__(self, request_id: _Optional[str] = ..., stream_id: _Optional[str] = ...) -> None: ...
 
 class CancelResponse(_message.Message):
     __slots__ = ("found",)

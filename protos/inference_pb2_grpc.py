@@ -39,6 +39,11 @@ class InferenceStub(object):
                 request_serializer=protos_dot_inference__pb2.GenerateRequest.SerializeToString,
                 response_deserializer=protos_dot_inference__pb2.GenerateEvent.FromString,
                 _registered_method=True)
+        self.Resume = channel.unary_stream(
+                '/tandem.v1.Inference/Resume',
+                request_serializer=protos_dot_inference__pb2.ResumeRequest.SerializeToString,
+                response_deserializer=protos_dot_inference__pb2.GenerateEvent.FromString,
+                _registered_method=True)
         self.Score = channel.unary_unary(
                 '/tandem.v1.Inference/Score',
                 request_serializer=protos_dot_inference__pb2.ScoreRequest.SerializeToString,
@@ -62,6 +67,14 @@ class InferenceServicer(object):
     def Generate(self, request, context):
         """Streams one Started, then Tokens, then one Summary. Errors come as a gRPC status. Heartbeat and
         Progress may come at any point before the Summary, Progress before Started, too.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Resume(self, request, context):
+        """The rest of a resumable stream, from any router: Started again, then each Tokens that the
+        client does not have, exactly once, then Summary, or the error that the request ended with.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -93,6 +106,11 @@ def add_InferenceServicer_to_server(servicer, server):
             'Generate': grpc.unary_stream_rpc_method_handler(
                     servicer.Generate,
                     request_deserializer=protos_dot_inference__pb2.GenerateRequest.FromString,
+                    response_serializer=protos_dot_inference__pb2.GenerateEvent.SerializeToString,
+            ),
+            'Resume': grpc.unary_stream_rpc_method_handler(
+                    servicer.Resume,
+                    request_deserializer=protos_dot_inference__pb2.ResumeRequest.FromString,
                     response_serializer=protos_dot_inference__pb2.GenerateEvent.SerializeToString,
             ),
             'Score': grpc.unary_unary_rpc_method_handler(
@@ -137,6 +155,33 @@ class Inference(object):
             target,
             '/tandem.v1.Inference/Generate',
             protos_dot_inference__pb2.GenerateRequest.SerializeToString,
+            protos_dot_inference__pb2.GenerateEvent.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Resume(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/tandem.v1.Inference/Resume',
+            protos_dot_inference__pb2.ResumeRequest.SerializeToString,
             protos_dot_inference__pb2.GenerateEvent.FromString,
             options,
             channel_credentials,

@@ -18,6 +18,7 @@ from cluster.api.requests import (
     ModelCard,
     Progress,
     Prompt,
+    Resumability,
     Scored,
     ScorePrompt,
     Stage,
@@ -58,7 +59,7 @@ _CHOICE_FIELDS = tuple(field.name for field in fields(ChoiceSummary))
 def request_to_proto(request: GenerateRequest) -> inference_pb2.GenerateRequest:
     """`request` for the wire; raises InvalidRequest for a value that the wire cannot carry."""
     wire = inference_pb2.GenerateRequest(sampling=sampling_to_proto(request.sampling))
-    for name in ("request_id", "model", "endpoint", "n", "tenant", "progress"):
+    for name in ("request_id", "model", "endpoint", "n", "tenant", "progress", "resumable"):
         try:
             setattr(wire, name, getattr(request, name))
         except (TypeError, ValueError, OverflowError) as error:
@@ -82,6 +83,7 @@ def request_from_proto(wire: inference_pb2.GenerateRequest) -> GenerateRequest:
         endpoint=check_name(wire.endpoint, "endpoint"),
         tenant=check_tenant(wire.tenant or DEFAULT_TENANT),
         progress=wire.progress,
+        resumable=wire.resumable,
     )
 
 
@@ -91,15 +93,22 @@ def event_to_proto(event: Event) -> inference_pb2.GenerateEvent:
         case Tokens(choice, index, ids, text, finish_reason, sampled):
             run = tokens_to_proto(choice, index, ids, text, finish_reason, sampled)
             return inference_pb2.GenerateEvent(tokens=run)
-        case Started(request_id, model, prompt_tokens, seed):
+        case Started(request_id, model, prompt_tokens, seed, stream_id):
             started = inference_pb2.Started(
-                request_id=request_id, model=model, prompt_tokens=prompt_tokens, seed=seed
+                request_id=request_id,
+                model=model,
+                prompt_tokens=prompt_tokens,
+                seed=seed,
+                stream_id=stream_id,
             )
             return inference_pb2.GenerateEvent(started=started)
         case Progress():
             return inference_pb2.GenerateEvent(progress=_progress_to_proto(event))
         case Heartbeat():
             return inference_pb2.GenerateEvent(heartbeat=inference_pb2.Heartbeat())
+        case Resumability(suspended):
+            resumability = inference_pb2.Resumability(suspended=suspended)
+            return inference_pb2.GenerateEvent(resumability=resumability)
         case Summary():
             return inference_pb2.GenerateEvent(summary=_summary_to_proto(event))
         case Scored():
@@ -113,11 +122,19 @@ def event_from_proto(wire: inference_pb2.GenerateEvent) -> Event:
             return Tokens(*tokens_from_proto(wire.tokens))
         case "started":
             started = wire.started
-            return Started(started.request_id, started.model, started.prompt_tokens, started.seed)
+            return Started(
+                started.request_id,
+                started.model,
+                started.prompt_tokens,
+                started.seed,
+                started.stream_id,
+            )
         case "progress":
             return _progress_from_proto(wire.progress)
         case "heartbeat":
             return Heartbeat()
+        case "resumability":
+            return Resumability(wire.resumability.suspended)
         case "summary":
             return _summary_from_proto(wire.summary)
         case _:

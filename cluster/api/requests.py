@@ -68,6 +68,9 @@ class GenerateRequest:
     Requests of one `tenant` may share cached KV. `progress` requests Progress events; an endpoint
     with `stream: progress` sends them in any case. A ScorePrompt takes 1 for `n` and for
     `max_tokens`. It arrived at `arrived_s` (monotonic); None: when the router gets it.
+
+    A `resumable` request outlives its connection. `note` is kept with it for the front end that
+    resumes it.
     """
 
     prompt: Prompt
@@ -79,16 +82,36 @@ class GenerateRequest:
     tenant: str = DEFAULT_TENANT
     progress: bool = False
     arrived_s: float | None = field(default=None, compare=False)
+    resumable: bool = False
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeRequest:
+    """The rest of a tenant's resumable stream; the client has `have` tokens of each choice.
+
+    Choices beyond the end of `have` have none.
+    """
+
+    stream_id: str
+    have: tuple[int, ...] = ()
+    tenant: str = DEFAULT_TENANT
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The request was accepted. `seed` is the seed of its sampling."""
+    """The request was accepted. `seed` is the seed of its sampling.
+
+    The `stream_id` of a resumable request names it on every router; others have an empty one.
+    `note` is that of the request, where it is resumed.
+    """
 
     request_id: str
     model: str
     prompt_tokens: int
     seed: int
+    stream_id: str = ""
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +187,13 @@ class Heartbeat:
     """No other event came for a while; the request still runs."""
 
 
+@dataclass(frozen=True, slots=True)
+class Resumability:
+    """Whether a resumable stream could be resumed if it broke now; not while it is `suspended`."""
+
+    suspended: bool
+
+
 Stage = Literal["starting", "queued", "prefill", "decode"]
 
 
@@ -184,7 +214,7 @@ class Progress:
     wait_s: float | None = None
 
 
-Event = Started | Scored | Progress | Tokens | Heartbeat | Summary
+Event = Started | Scored | Progress | Tokens | Heartbeat | Resumability | Summary
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,8 +247,21 @@ class Generator(Protocol):
         """
         ...
 
+    def resume(self, request: ResumeRequest) -> AsyncIterator[Event]:
+        """Started again, then the Tokens that the client does not have, then Summary.
+
+        Raises a TandemError: NotFound for a stream that the tenant does not have, or that was too
+        long ago; InvalidRequest where the client has more than the journal, or a part of an event.
+        Closing it does not cancel the request at once, as another connection may resume it.
+        """
+        ...
+
     async def cancel(self, request_id: str, tenant: str) -> bool:
         """Cancel a tenant's request in any phase; False where the tenant has none of that id."""
+        ...
+
+    async def cancel_stream(self, stream_id: str, tenant: str) -> bool:
+        """Cancel a tenant's resumable request, on whichever router; False where there is none."""
         ...
 
     def token_text(self, token: int) -> str:

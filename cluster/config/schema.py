@@ -18,6 +18,7 @@ from cluster.config.autoscaling import ScalingConfig
 from cluster.config.deployment import DirectoryConfig, RayConfig
 from cluster.config.endpoints import ENDPOINTS, EndpointConfig
 from cluster.config.error_messages import describe
+from cluster.config.journal import JournalConfig
 from cluster.config.router import KEYS_IN_REDIS, RouterConfig
 from cluster.config.security import SecurityConfig
 from cluster.config.source import merge_overrides, read_document
@@ -58,6 +59,8 @@ class TandemConfig:
     """The pool that generates."""
     router: RouterConfig = field(default_factory=RouterConfig)
     """Where the router listens, and how much it takes on."""
+    journal: JournalConfig = field(default_factory=JournalConfig)
+    """Resumable streams."""
     ray: RayConfig = field(default_factory=RayConfig)
     """The Ray cluster that runs the replicas."""
     endpoints: dict[str, EndpointConfig] = field(default_factory=lambda: dict(ENDPOINTS))

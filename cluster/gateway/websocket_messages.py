@@ -9,6 +9,7 @@ from cluster.api import (
     Generator,
     Heartbeat,
     Progress,
+    Resumability,
     Scored,
     Started,
     Summary,
@@ -108,6 +109,8 @@ class Messages:
                     "prompt_tokens": prompt_tokens,
                     "seed": seed,
                 }
+            case Resumability(suspended):
+                return self._message("resumability") | {"suspended": suspended}
             case Summary():
                 self._summaries.append(event)
                 return None
