@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 from cluster.admission.assignment import Assignment, FirstTokenTiming
@@ -93,14 +94,16 @@ class Assigner:
         A choice that is `streaming` goes to a decode replica, which computes what `request` has as
         its prompt. Raises Unavailable.
         """
-        now, healthy = self._clock(), self._pools.healthy
-        if streaming:
-            pools = healthy("prefill"), healthy("decode")
-            assignment.plan = self._placement.plan_resume(*pools, request, now)
-        else:
-            assignment.plan = self._plan(request, now)
+        now = self._clock()
+        assignment.plan = self._plan_again(request, now, streaming=streaming)
         assignment.shares = self._placement.add_load(assignment.plan, request, now)
         assignment.failed_over = True
+
+    def adopt(self, request: PlacementRequest, *, streaming: bool) -> Assignment:
+        """Assign a choice that another router admitted, as `reassign` does. Raises Unavailable."""
+        now = self._clock()
+        plan = self._plan_again(request, now, streaming=streaming)
+        return replace(self._take(request, plan, now), failed_over=True)
 
     def computed(self, assignment: Assignment, first: FirstTokenTiming) -> None:
         """Learn the cost of a sent first token, and the error of its prediction."""
@@ -144,11 +147,7 @@ class Assigner:
         ahead = self._sizes.ahead(arrival.size, *before, now)
         replicas = max(1, len(self._pools.healthy("prefill")))
         verdict = self.policy.refuse_early(arrival, ahead, now, replicas=replicas)
-        if verdict is None:
-            return None
-        self._refusals.note(verdict, now)
-        self.unserved.refused(verdict.reason, now)
-        return Refused.by(verdict, now - arrival.arrived_s)
+        return None if verdict is None else self._refused(arrival, verdict, now)
 
     def settle(self, waiting: WaitingRequest) -> None:
         """Use up the promised retry of a request that is decided or gone. Idempotent."""
@@ -183,6 +182,14 @@ class Assigner:
         for record in self._pools.healthy("prefill"):
             queue_s = self._placement.queue_s(record.id, now)
             metrics.PREDICTED_QUEUE.set(queue_s, replica=record.id)
+
+    def _plan_again(
+        self, request: PlacementRequest, now: float, *, streaming: bool
+    ) -> PlacementPlan:
+        if not streaming:
+            return self._plan(request, now)
+        pools = self._pools.healthy("prefill"), self._pools.healthy("decode")
+        return self._placement.plan_resume(*pools, request, now)
 
     def _judge(
         self,
@@ -223,11 +230,9 @@ class Assigner:
             return self._refused(waiting.request, verdict, now)
         waiting.waits_for(verdict.reason)
         slot = verdict.reason in ("decode_batch", "itl")
-        waiting.slot_s = self._sizes.interval_s / self._decoders() if slot else 0.0
+        decoders = max(1, len(self._pools.healthy("decode")))
+        waiting.slot_s = self._sizes.interval_s / decoders if slot else 0.0
         return None
-
-    def _decoders(self) -> int:
-        return max(1, len(self._pools.healthy("decode")))
 
     def _still_capped(self, waiting: WaitingRequest, now: float) -> bool:
         """Whether the request still waits for its own tenant, and need not be planned again."""
@@ -287,7 +292,9 @@ class Assigner:
         shares = self._placement.add_load(plan, request, now)
         return Assignment(request, plan, shares, now, on_end)
 
-    def _refused(self, request: PlacementRequest, verdict: Refuse, now: float) -> Refused:
+    def _refused(
+        self, request: PlacementRequest | ArrivingRequest, verdict: Refuse, now: float
+    ) -> Refused:
         self._refusals.note(verdict, now)
         self.unserved.refused(verdict.reason, now)
         return Refused.by(verdict, now - request.arrived_s)

@@ -207,13 +207,13 @@ class ChoiceStream:
         if self._pair.local:
             self._hooks.prefilled()
         times = self._state.times
-        if self._state.prepared.scored_from is not None:
-            self._emit_scores(self._state.prepared.scored_from, first.scores)
-        self._emit(first.tokens)
         times.ttft_s = time.monotonic() - times.began_s
         times.queue_s = sent_s - times.began_s + first.queue_s
         times.prefill_s = first.prefill_s
         times.cached_tokens = first.cached_tokens
+        if self._state.prepared.scored_from is not None:
+            self._emit_scores(self._state.prepared.scored_from, first.scores)
+        self._emit(first.tokens)
         flush_s = times.ttft_s - times.queue_s - times.prefill_s
         known = FirstTokenTiming(times.prefill_s, times.cached_tokens, flush_s, times.ttft_s)
         # The client comes first: its token does not wait for the statistics.

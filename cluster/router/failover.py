@@ -19,6 +19,7 @@ from dataclasses import replace
 from cluster.admission.assigner import Assigner
 from cluster.admission.assignment import Assignment, FirstTokenTiming
 from cluster.api import ChoiceSummary
+from cluster.placement.types import PlacementRequest
 from cluster.replica_record import ReplicaRecord
 from cluster.router.choice_stream import ChoiceHooks, ChoiceStream, Emit
 from cluster.router.resume_state import ResumeState
@@ -85,6 +86,21 @@ class Failover:
             if isinstance(cause, Overloaded):
                 await asyncio.sleep(min(cause.retry_after_s or POLL_S, self._timeout_s))
             await self._reassign(state, assignment, cause, until_s)
+
+    async def adopt(self, state: ResumeState, first: PlacementRequest) -> Assignment:
+        """Assign a choice that another router had; `first` are its needs before any token.
+
+        Waits for replicas as a lost choice does. Raises Unavailable and PromptTooLong.
+        """
+        until_s = time.monotonic() + self._timeout_s
+        request, streaming = state.placement_request(first), bool(state.output)
+        while True:
+            try:
+                return self._assigner.adopt(request, streaming=streaming)
+            except Unavailable:
+                if time.monotonic() >= until_s:
+                    raise
+            await asyncio.sleep(POLL_S)
 
     def _stream(
         self,

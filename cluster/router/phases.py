@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from cluster.admission.admission_queue import AdmissionQueue
@@ -20,14 +22,14 @@ from cluster.api.gather import together
 from cluster.discovery.healthy_replicas import HealthyReplicas
 from cluster.placement.decode_capacity import token_capacity
 from cluster.placement.placement import Placement
-from cluster.placement.types import PlacementRequest
+from cluster.placement.types import PlacementRequest, one_of
 from cluster.router.accounting import RequestAccount
 from cluster.router.choice_stream import Emit
 from cluster.router.decode_progress import DecodeProgress
 from cluster.router.event_buffer import EventBuffer
 from cluster.router.failover import Failover
 from cluster.router.preprocessor import Preprocessor
-from cluster.router.resume_state import PreparedRequest, ResumeState
+from cluster.router.resume_state import ChoiceSoFar, PreparedRequest, ResumeState
 from cluster.router.stream_metrics import StageTimes, StreamMetrics
 from cluster.telemetry import router_metrics as metrics
 from engine.errors import DeadlineExceeded
@@ -36,6 +38,12 @@ log = logging.getLogger(__name__)
 
 # Bound: larger choices begin one by one, each in a pass of the event loop of its own.
 LARGE_TOKENS = 4096
+
+
+# Says where the events of a choice go.
+EmitOf = Callable[[ResumeState], Emit]
+# Takes the Started of an admitted request, and says where its events go.
+Begin = Callable[[PreparedRequest, Started], EmitOf]
 
 
 class RequestPhases:
@@ -59,29 +67,68 @@ class RequestPhases:
         self._beginning = asyncio.Lock()
 
     async def run(
-        self, request: GenerateRequest, account: RequestAccount, events: EventBuffer
+        self,
+        request: GenerateRequest,
+        account: RequestAccount,
+        events: EventBuffer,
+        begin: Begin,
     ) -> Summary:
-        """Serve a request; its events go to `events`. Raises a TandemError."""
-        timeout_s = self._timeout_s
+        """Serve a request. Its progress goes to `events`, and its tokens where `begin` says.
+
+        Raises a TandemError.
+        """
+        async with self._within(self._timeout_s):
+            prepared = await self._prepare(request, account.request_id)
+            if prepared.delivery.at_end:
+                events.keep_text()
+            seed, prompt_tokens = prepared.sampling.seed or 0, len(prepared.prompt_ids)
+            wanted = placement_request(prepared, account.began_s, account.tenant, request)
+            tell = events.put if prepared.delivery.progress else None
+            assignments = await self._admission.enter(wanted, tell)
+            metrics.PROMPT_TOKENS.inc(prompt_tokens, **account.labels)
+            try:
+                name = self._preprocessor.model.name
+                emit_of = begin(prepared, Started(account.request_id, name, prompt_tokens, seed))
+                runs = [
+                    self._run_choice(
+                        ResumeState(prepared, choice, StageTimes(account.began_s)),
+                        one,
+                        account,
+                        emit_of,
+                    )
+                    for choice, one in enumerate(assignments)
+                ]
+                return _summary(prepared, await together(runs), account.began_s)
+            finally:
+                for assignment in assignments:
+                    assignment.release()
+
+    async def go_on(
+        self,
+        request: GenerateRequest,
+        account: RequestAccount,
+        emit_of: EmitOf,
+        so_far: Sequence[ChoiceSoFar],
+    ) -> Summary:
+        """Serve the rest of a request that another router began. Raises a TandemError."""
+        left_s = self._timeout_s - (time.monotonic() - account.began_s)
+        async with self._within(left_s):
+            prepared = await self._prepare(request, account.request_id)
+            wanted = one_of(placement_request(prepared, account.began_s, account.tenant, request))
+            runs = []
+            for choice, one in enumerate(so_far):
+                state = one.resume_state(prepared, choice)
+                runs.append(self._adopt_choice(state, wanted, account, emit_of))
+            return _summary(prepared, await together(runs), account.began_s)
+
+    @asynccontextmanager
+    async def _within(self, seconds: float) -> AsyncIterator[None]:
         try:
-            async with asyncio.timeout(timeout_s):
-                prepared = await self._prepare(request, account.request_id)
-                if prepared.delivery.at_end:
-                    events.keep_text()
-                seed, prompt_tokens = prepared.sampling.seed or 0, len(prepared.prompt_ids)
-                wanted = placement_request(prepared, account.began_s, account.tenant, request)
-                tell = events.put if prepared.delivery.progress else None
-                assignments = await self._admission.enter(wanted, tell)
-                metrics.PROMPT_TOKENS.inc(prompt_tokens, **account.labels)
-                try:
-                    name = self._preprocessor.model.name
-                    events.put(Started(account.request_id, name, prompt_tokens, seed))
-                    return await self._run_choices(prepared, assignments, account, events)
-                finally:
-                    for assignment in assignments:
-                        assignment.release()
+            async with asyncio.timeout(seconds):
+                yield
         except TimeoutError:
-            raise DeadlineExceeded(f"the request took more than {timeout_s:g} s") from None
+            what = f"the request took more than {self._timeout_s:g} s"
+            raise DeadlineExceeded(what) from None
 
     async def _prepare(self, request: GenerateRequest, request_id: str) -> PreparedRequest:
         """Prepare a request. The KV of the largest decode replica bounds its `max_tokens`."""
@@ -91,34 +138,28 @@ class RequestPhases:
             most = max((token_capacity(record) for record in records), default=None)
         return await self._preprocessor.prepare(request, request_id, most)
 
-    async def _run_choices(
+    async def _adopt_choice(
         self,
-        prepared: PreparedRequest,
-        assignments: list[Assignment],
+        state: ResumeState,
+        wanted: PlacementRequest,
         account: RequestAccount,
-        events: EventBuffer,
-    ) -> Summary:
-        began_s = assignments[0].request.arrived_s
-        runs = [
-            self._run_choice(
-                ResumeState(prepared, choice, StageTimes(began_s)), one, account, events
-            )
-            for choice, one in enumerate(assignments)
-        ]
-        results = await together(runs)
-        return Summary(
-            prompt_tokens=len(prepared.prompt_ids),
-            completion_tokens=sum(tokens for _, tokens in results),
-            choices=tuple(summary for summary, _ in results),
-            total_s=time.monotonic() - began_s,
-        )
+        emit_of: EmitOf,
+    ) -> tuple[ChoiceSummary, int]:
+        """Stream the rest of a choice, whose load was not counted here before."""
+        if state.finished:
+            return state.times.summary(state.choice, None), len(state.output)
+        assignment = await self._failover.adopt(state, wanted)
+        try:
+            return await self._run_choice(state, assignment, account, emit_of)
+        finally:
+            assignment.release()
 
     async def _run_choice(
         self,
         state: ResumeState,
         assignment: Assignment,
         account: RequestAccount,
-        events: EventBuffer,
+        emit_of: EmitOf,
     ) -> tuple[ChoiceSummary, int]:
         """Stream one assigned choice; returns its summary and its number of tokens."""
         prepared = state.prepared
@@ -126,7 +167,7 @@ class RequestPhases:
             # Two replicas may get its prompt now, and then other requests have their turn.
             async with self._beginning:
                 await asyncio.sleep(0)
-        emit: Emit = events.put
+        emit = emit_of(state)
         if prepared.delivery.at_end and prepared.delivery.progress:
             emit = DecodeProgress(emit, prepared.sampling.max_tokens or 1)
         if prepared.lane != "batch":
@@ -154,6 +195,17 @@ class RequestPhases:
             if pair.local or len(output) > 1:
                 self._placement.learn(pair.decode, prepared.digests(output[:-1]))
             self._admission.assigner.release(assignment, len(output))
+
+
+def _summary(
+    prepared: PreparedRequest, results: Sequence[tuple[ChoiceSummary, int]], began_s: float
+) -> Summary:
+    return Summary(
+        prompt_tokens=len(prepared.prompt_ids),
+        completion_tokens=sum(tokens for _, tokens in results),
+        choices=tuple(summary for summary, _ in results),
+        total_s=time.monotonic() - began_s,
+    )
 
 
 def _wire_tokens(prepared: PreparedRequest) -> int:

@@ -70,6 +70,22 @@ class PreparedRequest:
         return self.chain.extended([*self.prompt_ids[self.chain.covered :], *output])
 
 
+@dataclass(frozen=True, slots=True)
+class ChoiceSoFar:
+    """How far another router brought a choice. Its `times` are those up to its first token.
+
+    `began_s` in them is monotonic on this host.
+    """
+
+    output: tuple[int, ...]
+    finished: bool
+    times: StageTimes
+
+    def resume_state(self, prepared: PreparedRequest, choice: int) -> ResumeState:
+        """The state to go on from."""
+        return ResumeState(prepared, choice, self.times, list(self.output), self.finished)
+
+
 @dataclass(slots=True)
 class ResumeState:
     """One choice of a prepared request, and how far it is.

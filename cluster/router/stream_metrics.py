@@ -29,8 +29,11 @@ class StageTimes:
     preemptions: int = 0
     cached_tokens: int = 0
 
-    def summary(self, choice: int, pair: Pair) -> ChoiceSummary:
-        """The times of a finished choice; queue + prefill + first flush = TTFT."""
+    def summary(self, choice: int, pair: Pair | None) -> ChoiceSummary:
+        """The times of a finished choice; queue + prefill + first flush = TTFT.
+
+        Without a pair another router saw the choice end, and its replicas are not known.
+        """
         return ChoiceSummary(
             choice=choice,
             queue_s=self.queue_s,
@@ -41,8 +44,8 @@ class StageTimes:
             decode_admission_s=self.admission_s,
             decode_s=self.decode_s,
             preemptions=self.preemptions,
-            prefill_replica=pair.prefill.id,
-            decode_replica=pair.decode.id,
+            prefill_replica=pair.prefill.id if pair else "",
+            decode_replica=pair.decode.id if pair else "",
             cached_tokens=self.cached_tokens,
         )
 
