@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from cluster.admission.refusals import Refused, is_fault
 from cluster.api import GenerateRequest, Summary
-from cluster.router.canary_routing import CanaryRoute, CanaryRouting
+from cluster.router.canary.routing import CanaryRoute, CanaryRouting
 from cluster.telemetry import request_log
 from cluster.telemetry import router_metrics as metrics
 from cluster.telemetry.labels import Labels, RequestLabels

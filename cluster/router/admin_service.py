@@ -34,7 +34,7 @@ from cluster.gateway.grpc_methods import (
     method_handler,
 )
 from cluster.replica_record import ReplicaRecord, ReplicaRole
-from cluster.router.canary_routing import CanaryRouting, CanaryState
+from cluster.router.canary.routing import CanaryRouting, CanaryState
 from cluster.rpc.membership import Membership
 from cluster.rpc.role_control import check_flip, request_purge, request_role, working_role
 from cluster.tenants.api_keys import ApiKeys

@@ -10,7 +10,7 @@ from cluster.api import ModelCard
 from cluster.config.schema import TandemConfig
 from cluster.placement.placement import Placement
 from cluster.router.accounting import RequestAccounting
-from cluster.router.canary_routing import CanaryRouting
+from cluster.router.canary.routing import CanaryRouting
 from cluster.router.preprocessor import Preprocessor
 from cluster.telemetry.labels import RequestLabels
 from engine.kv.prefix_digest import Chain

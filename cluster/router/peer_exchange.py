@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from cluster.api.event_streams import end
 from cluster.discovery.redis_directory import Directory
-from cluster.router.canary_routing import CanaryRouting
+from cluster.router.canary.routing import CanaryRouting
 from cluster.router.peer_state import PeerState
 from cluster.telemetry import router_metrics as metrics
 from cluster.telemetry.rare_log import RareLog

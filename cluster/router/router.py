@@ -10,14 +10,13 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from cluster.admission.admission_queue import AdmissionQueue
 from cluster.admission.arrival import arrival_of
 from cluster.admission.refusals import Refused
-from cluster.admission.router_capacity import RouterCapacity
 from cluster.api import (
     Event,
     GenerateRequest,
@@ -26,10 +25,10 @@ from cluster.api import (
 )
 from cluster.config.router import RouterConfig
 from cluster.discovery.healthy_replicas import HealthyReplicas
+from cluster.journal.rebuild import RebuiltStream
 from cluster.placement.placement import Placement
 from cluster.replica_record import ReplicaLoad
 from cluster.router.accounting import RequestAccount, RequestAccounting
-from cluster.router.event_buffer import EventBuffer
 from cluster.router.failover import Failover
 from cluster.router.phases import RequestPhases
 from cluster.router.preprocessor import Preprocessor
@@ -39,30 +38,20 @@ from cluster.telemetry.loop_lag import LoopLag
 from cluster.tenants.fair_share import FairShare
 from engine.errors import (
     Cancelled,
-    Internal,
     InvalidRequest,
+    NotFound,
     Overloaded,
     TandemError,
     Unavailable,
 )
 from engine.kv.prefix_digest import DEFAULT_TENANT
-from engine.types.lane_quota import most_of
 from protos.wire.client import Connector
 
 log = logging.getLogger(__name__)
 
+_CANCELLED = "the request was cancelled"
 # Bound: the least retry time of a router that ends.
 _LEAST_RETRY_S = 1.0
-
-
-@dataclass(slots=True)
-class _RunningRequest:
-    """A request in this router: its account, its events, and the task that makes them."""
-
-    account: RequestAccount
-    choices: int
-    events: EventBuffer = field(default_factory=EventBuffer)
-    task: asyncio.Task[None] | None = None
 
 
 class Router:
@@ -77,6 +66,7 @@ class Router:
         fairness: FairShare,
         accounting: RequestAccounting,
         connector: Connector,
+        journal: Journal | None = None,
     ) -> None:
         self._config = config
         self._preprocessor = preprocessor
@@ -91,10 +81,9 @@ class Router:
         self._phases = RequestPhases(
             config.request_timeout_s, preprocessor, pools, placement, self._admission, failover
         )
-        # By the tenant that a request counts for, and the request id, which is unique in a tenant.
-        self._running: dict[tuple[str, str], _RunningRequest] = {}
-        self._choices = 0
-        self._capacity = RouterCapacity()
+        self._running = RunningRequests(config.max_requests)
+        self._resumable = None if journal is None else ResumableStreams(journal, self)
+        self._tasks = RequestTasks(accounting, self._running)
         self._closes_s: float | None = None
         self.lag = LoopLag()
 
@@ -147,16 +136,21 @@ class Router:
 
     async def cancel(self, request_id: str, tenant: str) -> bool:
         """End a tenant's request wherever it is; False where it has none under that id."""
-        running = self._running.get((self._counts_for(tenant), request_id))
+        running = self._running.find(self._counts_for(tenant), request_id)
         if running is None or running.task is None:
             return False
-        running.task.cancel()
-        # Ended here and not in the task, because the task may not have begun yet.
-        running.events.end_with(Cancelled("the request was cancelled"))
+        running.cancel(Cancelled(_CANCELLED))
         return True
 
+    async def cancel_stream(self, stream_id: str, tenant: str) -> bool:
+        """End a tenant's resumable request on any router; False where it has none."""
+        return self._resumable is not None and await self._resumable.cancel(stream_id, tenant)
+
     async def generate(self, request: GenerateRequest) -> AsyncIterator[Event]:
-        """Started, then Tokens, then Summary; raises a TandemError. Closing it cancels."""
+        """Started, then Tokens, then Summary; raises a TandemError.
+
+        Closing it cancels a request that is not resumable.
+        """
         request_id = request.request_id or secrets.token_hex(12)
         account = self._accounting.open(request, request_id, self._counts_for(request.tenant))
         try:
@@ -165,7 +159,7 @@ class Router:
         except TandemError as error:
             self._accounting.turned_away(account, error)
             raise
-        running.task = asyncio.create_task(self._drive(request, running))
+        self._tasks.start(running, partial(self._serve, request, running))
         try:
             while True:
                 event = await running.events.get()
@@ -175,7 +169,48 @@ class Router:
                 if isinstance(event, Summary):
                     return
         finally:
-            await self._release(running)
+            if self._resumable is not None and running.outlives:
+                self._tasks.detach(running, self._resumable.outlive(running))
+            else:
+                await self._tasks.release(running)
+
+    async def resume(self, request: ResumeRequest) -> AsyncIterator[Event]:
+        """The rest of a resumable stream of any router, as `Generator.resume` has it."""
+        if self._resumable is None:
+            raise NotFound("this router has no journal of streams", field="stream_id")
+        async with closing(self._resumable.resume(request)) as events:
+            async for event in events:
+                yield event
+
+    def check_room(self, choices: int) -> None:
+        """Raise where so many choices of another router cannot run here."""
+        if self._closes_s is not None:
+            raise self._ending()
+        self._running.check_room(choices)
+
+    def go_on(self, built: RebuiltStream, open_stream: OpenStream) -> RunningRequest:
+        """Run the rest of a request that another router began."""
+        request = replace(built.request, arrived_s=arrived_s(built))
+        name = built.started.request_id
+        counts_for = self._counts_for(request.tenant)
+        if self._running.find(counts_for, name) is not None:
+            name = built.started.stream_id  # its client used the request id again
+        account = self._accounting.open(request, name, counts_for)
+        running = self._running.add(account, request.n)
+        emit_of, choices = open_stream(running), so_far(built)
+        self._tasks.start(running, partial(self._phases.go_on, request, account, emit_of, choices))
+        log.info("request taken over", extra={"request_id": name, **account.labels})
+        return running
+
+    def detach(self, running: RunningRequest, outlive: Awaitable[None]) -> None:
+        """Let the request go on until `outlive` returns, or until it ends."""
+        self._tasks.detach(running, outlive)
+
+    def stop_stream(self, stream_id: str) -> None:
+        """End the request behind a stream, as another router was asked to."""
+        running = self._running.of_stream(stream_id)
+        if running is not None:
+            running.cancel(Cancelled(_CANCELLED))
 
     def show(self) -> None:
         """Set the gauges to their present values."""
@@ -190,10 +225,18 @@ class Router:
         await self._streams.keep(addresses, self._config.request_timeout_s)
 
     async def close(self) -> None:
-        """End every request and close the streams."""
-        for tenant, request_id in list(self._running):
-            await self.cancel(request_id, tenant)
+        """End every request and close the streams. Other routers may go on with resumable ones."""
+        if self._resumable is not None:
+            await self._resumable.leave()
+        for running in self._running:
+            if running.stream is None:
+                running.cancel(Cancelled(_CANCELLED))
+            else:
+                running.lost()
+        await self._tasks.close()
         await self._streams.close()
+        if self._resumable is not None:
+            await self._resumable.close()
 
     def _counts_for(self, tenant: str) -> str:
         """The tenant for caps and metrics: without API keys all requests count for `default`."""
@@ -213,60 +256,36 @@ class Router:
             metrics.REFUSED.inc(reason=refused.reason, **account.labels)
             raise
 
-    def _take_on(self, request: GenerateRequest, account: RequestAccount) -> _RunningRequest:
+    def _take_on(self, request: GenerateRequest, account: RequestAccount) -> RunningRequest:
         """Begin the request, within the router's bound; raises a TandemError."""
         if self._closes_s is not None:
-            left_s = max(_LEAST_RETRY_S, self._closes_s - time.monotonic())
-            raise Unavailable("this cluster is ending", retry_after_s=left_s)
-        key = account.tenant, account.request_id
-        if key in self._running:
-            name = account.request_id
-            raise InvalidRequest(f"request_id {name!r} is running already", field="request_id")
+            raise self._ending()
+        if request.resumable and self._resumable is None:
+            raise InvalidRequest("this router has no journal of streams", field="resumable")
         endpoint = self._preprocessor.configured(request)
         batch = endpoint is not None and endpoint.lane == "batch"
-        most = most_of(self._config.max_requests, batch=batch)
-        if request.n > most:
-            raise InvalidRequest(f"n is {request.n}: at most {most} choices run here", field="n")
-        if self._choices + request.n > most:
+        try:
+            running = self._running.add(account, request.n, batch=batch)
+        except Overloaded:
             metrics.REFUSED.inc(reason="router_full", **account.labels)
-            now, beyond = time.monotonic(), max(0, self._choices - most)
-            wait_s = self._capacity.wait_s(request.n, self._choices, now, beyond)
-            raise Overloaded(f"{most} requests run here, the most there may", retry_after_s=wait_s)
-        running = self._running[key] = _RunningRequest(account, request.n)
-        self._choices += request.n
-        metrics.RUNNING.set(len(self._running))
+            raise
         log.info("request accepted", extra={"request_id": account.request_id, **account.labels})
         return running
 
-    async def _release(self, running: _RunningRequest) -> None:
-        """End a request: stop its task, and free its id. Idempotent."""
-        account = running.account
-        running.events.close()
-        if self._running.pop((account.tenant, account.request_id), None) is not None:
-            self._choices -= running.choices
-            # A request without a first token does not show how long requests stay.
-            if account.ttft_s is not None:
-                self._capacity.ended(time.monotonic() - account.began_s)
-        metrics.RUNNING.set(len(self._running))
-        if running.task is not None:
-            running.task.cancel()
-            with suppress(asyncio.CancelledError):
-                await asyncio.shield(running.task)
+    def _ending(self) -> Unavailable:
+        left_s = 0.0 if self._closes_s is None else self._closes_s - time.monotonic()
+        return Unavailable("this cluster is ending", retry_after_s=max(_LEAST_RETRY_S, left_s))
 
-    async def _drive(self, request: GenerateRequest, running: _RunningRequest) -> None:
-        """Serve the request; the last event is its summary or its error."""
-        account, outcome = running.account, "cancelled"
-        last: Summary | TandemError = Cancelled("the request was cancelled")
-        try:
-            if account.route.served_as != request.endpoint:
-                request = replace(request, endpoint=account.route.served_as)
-            last = await self._phases.run(request, account, running.events)
-            outcome = "ok"
-        except TandemError as error:
-            outcome, last = type(error).__name__, error
-        except Exception as error:
-            outcome, last = "Internal", Internal(f"internal error: {type(error).__name__}")
-            log.exception("request failed", extra={"request_id": account.request_id})
-        finally:
-            self._accounting.ended(account, outcome, last)
-        running.events.put(last)
+    async def _serve(self, request: GenerateRequest, running: RunningRequest) -> Summary:
+        """All phases of a new request."""
+        account, events = running.account, running.events
+        if account.route.served_as != request.endpoint:
+            request = replace(request, endpoint=account.route.served_as)
+
+        def begin(prepared: PreparedRequest, started: Started) -> EmitOf:
+            if not request.resumable or self._resumable is None:
+                events.put(started)
+                return lambda _: events.put
+            return self._resumable.open(request, prepared, started, running)
+
+        return await self._phases.run(request, account, events, begin)

@@ -26,7 +26,7 @@ from cluster.discovery.version_handover import elsewhere
 from cluster.replica_record import Change, ReplicaLoad, ReplicaRecord, ReplicaRole
 from cluster.router.admin_service import AdminServicer
 from cluster.router.assembly import ServedModel, new_accounting, new_placement, new_preprocessor
-from cluster.router.canary_routing import CanaryRouting
+from cluster.router.canary.routing import CanaryRouting
 from cluster.router.front_ends import FrontEnds
 from cluster.router.peer_exchange import PeerExchange, router_name
 from cluster.router.router import Router

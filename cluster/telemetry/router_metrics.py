@@ -25,6 +25,11 @@ FAILOVERS = Counter(
     "Choices that went on on other replicas, because a replica or KV on its way was lost.",
     ("reason",),
 )
+RESUMED = Counter("tandem_streams_resumed_total", "Clients that came back to a resumable stream.")
+STREAMS_TAKEN_OVER = Counter(
+    "tandem_streams_taken_over_total",
+    "Resumable streams that this router went on with, because their router was lost.",
+)
 ARRIVAL_LAG = Histogram(
     "tandem_arrival_lag_seconds",
     "How long requests wait at the socket of a front end (`grpc`, `http`) before the router reads "

@@ -44,7 +44,7 @@ async def test_a_slow_canary_is_rolled_back_in_every_router_and_stays_so(
 ):
     config = with_canary(config, config.endpoints["chat"])
     caplog.set_level(logging.INFO, "cluster.telemetry.request_log")
-    caplog.set_level(logging.INFO, "cluster.router.canary_routing")
+    caplog.set_level(logging.INFO, "cluster.router.canary.routing")
     async with cluster(config) as local:
         second = await RouterServer.start(
             config, "router-1", local.directory, operators=[hash_of(OPERATOR_KEY)]

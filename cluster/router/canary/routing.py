@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 
 from cluster.config.endpoints import EndpointConfig
-from cluster.router.canary_judge import Arm, ArmStats, CanaryJudge
+from cluster.router.canary.judge import Arm, ArmStats, CanaryJudge
 from cluster.telemetry import router_metrics as metrics
 
 log = logging.getLogger(__name__)

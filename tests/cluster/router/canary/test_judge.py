@@ -13,8 +13,8 @@ from cluster.admission.refusals import Refused, is_fault
 from cluster.config.canary import CanaryConfig, GuardConfig
 from cluster.config.endpoints import EndpointConfig
 from cluster.config.schema import TandemConfig, load_config, parse_config
-from cluster.router.canary_judge import ArmStats, CanaryJudge, verdict
-from cluster.router.canary_routing import CanaryRouting
+from cluster.router.canary.judge import ArmStats, CanaryJudge, verdict
+from cluster.router.canary.routing import CanaryRouting
 from engine.errors import Cancelled, ConfigError, InvalidRequest, Overloaded, ReplicaLost
 
 GUARD = GuardConfig(ttft_p95_ratio=1.5, error_rate=0.1, min_requests=5, window_s=60)

@@ -1,0 +1,76 @@
+"""The tasks behind requests: each makes the events of one request, with or without a client."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+from cluster.api import Summary
+from cluster.api.event_streams import end
+from cluster.router.accounting import RequestAccounting
+from cluster.router.running_requests import RunningRequest, RunningRequests
+from engine.errors import Cancelled, Internal, TandemError
+
+log = logging.getLogger(__name__)
+
+
+class RequestTasks:
+    """Starts, watches and ends the tasks of a router's requests."""
+
+    def __init__(self, accounting: RequestAccounting, running: RunningRequests) -> None:
+        self._accounting = accounting
+        self._running = running
+        # Each waits for a request that no connection of this router waits for.
+        self._detached: set[asyncio.Task[None]] = set()
+
+    def start(self, running: RunningRequest, phases: Callable[[], Awaitable[Summary]]) -> None:
+        """Serve the request in a task of its own."""
+        running.task = asyncio.create_task(self._drive(running, phases))
+
+    async def release(self, running: RunningRequest) -> None:
+        """End a request: stop its task, and free its id. Idempotent."""
+        running.events.close()
+        self._running.remove(running)
+        if running.task is not None:
+            running.task.cancel()
+            with suppress(asyncio.CancelledError):
+                await asyncio.shield(running.task)
+        running.ended()
+
+    def detach(self, running: RunningRequest, outlive: Awaitable[None]) -> None:
+        """Let a request go on without a client, until its end or until `outlive` returns."""
+
+        async def wait() -> None:
+            try:
+                await outlive
+            finally:
+                await self.release(running)
+
+        running.events.close()
+        task = asyncio.create_task(wait())
+        self._detached.add(task)
+        task.add_done_callback(self._detached.discard)
+
+    async def close(self) -> None:
+        """End the requests without a client. Another router may go on with them."""
+        await end(list(self._detached))
+
+    async def _drive(
+        self, running: RunningRequest, phases: Callable[[], Awaitable[Summary]]
+    ) -> None:
+        """Serve the request; the last event is its summary or its error."""
+        account, outcome = running.account, "cancelled"
+        last: Summary | TandemError = Cancelled("the request was cancelled")
+        try:
+            last = await phases()
+            outcome = "ok"
+        except TandemError as error:
+            outcome, last = type(error).__name__, error
+        except Exception as error:
+            outcome, last = "Internal", Internal(f"internal error: {type(error).__name__}")
+            log.exception("request failed", extra={"request_id": account.request_id})
+        finally:
+            self._accounting.ended(account, outcome, last)
+        running.put(last)

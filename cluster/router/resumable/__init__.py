@@ -1,0 +1,1 @@
+"""Resumable streams in the router."""

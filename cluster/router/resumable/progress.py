@@ -1,0 +1,53 @@
+"""How far a choice is, as the journal has it and as the router has it."""
+
+from __future__ import annotations
+
+import time
+
+from cluster.api import Progress, Scored, Tokens
+from cluster.journal.entries import FirstTokenStages
+from cluster.journal.rebuild import RebuiltStream
+from cluster.journal.stream import JournaledStream
+from cluster.router.choice_stream import Emit
+from cluster.router.phases import EmitOf
+from cluster.router.resume_state import ChoiceSoFar, ResumeState
+from cluster.router.stream_metrics import StageTimes
+
+
+def emit_to(stream: JournaledStream) -> EmitOf:
+    """Puts the events of each choice into the stream, with the stages of its first token."""
+
+    def emit_of(state: ResumeState) -> Emit:
+        def emit(event: Scored | Tokens | Progress) -> None:
+            first = isinstance(event, Tokens) and not event.index
+            stream.put(event, _stages(state.times) if first else None)
+
+        return emit
+
+    return emit_of
+
+
+def so_far(built: RebuiltStream) -> list[ChoiceSoFar]:
+    """How far each choice is, with its times on this host's clock."""
+    began_s = arrived_s(built)
+    return [
+        ChoiceSoFar(tuple(one.output), one.finished, _times(began_s, one.first))
+        for one in built.choices
+    ]
+
+
+def arrived_s(built: RebuiltStream) -> float:
+    """When the request arrived, on this host's monotonic clock."""
+    return time.monotonic() - max(0.0, time.time() - built.arrived_at)
+
+
+def _stages(times: StageTimes) -> FirstTokenStages:
+    return FirstTokenStages(times.queue_s, times.prefill_s, times.ttft_s, times.cached_tokens)
+
+
+def _times(began_s: float, first: FirstTokenStages | None) -> StageTimes:
+    if first is None:
+        return StageTimes(began_s)
+    return StageTimes(
+        began_s, first.queue_s, first.prefill_s, first.ttft_s, cached_tokens=first.cached_tokens
+    )

@@ -1,0 +1,125 @@
+"""The requests that run in a router, within its bound."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from cluster.admission.router_capacity import RouterCapacity
+from cluster.api import Event
+from cluster.journal.stream import JournaledStream
+from cluster.router.accounting import RequestAccount
+from cluster.router.event_buffer import EventBuffer
+from cluster.telemetry import router_metrics as metrics
+from engine.errors import InvalidRequest, Overloaded, TandemError, Unavailable
+from engine.types.lane_quota import most_of
+
+
+@dataclass(slots=True)
+class RunningRequest:
+    """A request in this router: its account, its events, and the task that makes them.
+
+    A resumable request has a `stream`, through which its events go. `on_end` is called with it
+    once, when nothing runs behind it any more.
+    """
+
+    account: RequestAccount
+    choices: int
+    events: EventBuffer = field(default_factory=EventBuffer)
+    task: asyncio.Task[None] | None = None
+    stream: JournaledStream | None = None
+    on_end: Callable[[JournaledStream], None] | None = None
+
+    def put(self, event: Event | TandemError) -> None:
+        """Send an event to the client, and first to the journal where the request has a stream."""
+        if self.stream is None:
+            self.events.put(event)
+        else:
+            self.stream.put(event)
+
+    def cancel(self, error: TandemError) -> None:
+        """End the request with this error. Its task may not have begun yet."""
+        if self.task is not None:
+            self.task.cancel()
+        if self.stream is not None:
+            self.stream.put(error)
+        self.events.end_with(error)
+
+    @property
+    def outlives(self) -> bool:
+        """Whether the request goes on without its client."""
+        return self.stream is not None and self.task is not None and not self.task.done()
+
+    def ended(self) -> None:
+        """Note that the task has ended, or never began. Idempotent."""
+        on_end, self.on_end = self.on_end, None
+        if on_end is not None and self.stream is not None:
+            on_end(self.stream)
+
+    def lost(self) -> None:
+        """End the request here, because another router goes on with it."""
+        self.cancel(Unavailable("another router goes on with this stream", retry_after_s=0.0))
+
+
+class RunningRequests:
+    """Holds at most `most` choices. A request id is unique in the tenant that it counts for."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._running: dict[tuple[str, str], RunningRequest] = {}
+        self._choices = 0
+        self._capacity = RouterCapacity()
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    def __iter__(self) -> Iterator[RunningRequest]:
+        return iter(list(self._running.values()))
+
+    def find(self, tenant: str, request_id: str) -> RunningRequest | None:
+        """The request of that id that counts for the tenant, if it runs."""
+        return self._running.get((tenant, request_id))
+
+    def of_stream(self, stream_id: str) -> RunningRequest | None:
+        """The request behind a resumable stream, if it runs here."""
+        for running in self._running.values():
+            if running.stream is not None and running.stream.stream_id == stream_id:
+                return running
+        return None
+
+    def check_room(self, choices: int, *, batch: bool = False) -> None:
+        """Raise Overloaded where so many more choices are more than may run here."""
+        most = most_of(self._most, batch=batch)
+        if self._choices + choices > most:
+            now, beyond = time.monotonic(), max(0, self._choices - most)
+            wait_s = self._capacity.wait_s(choices, self._choices, now, beyond)
+            raise Overloaded(f"{most} requests run here, the most there may", retry_after_s=wait_s)
+
+    def add(self, account: RequestAccount, choices: int, *, batch: bool = False) -> RunningRequest:
+        """Hold a new request; raises InvalidRequest, and Overloaded where there is no room."""
+        name = account.request_id
+        if (account.tenant, name) in self._running:
+            raise InvalidRequest(f"request_id {name!r} is running already", field="request_id")
+        most = most_of(self._most, batch=batch)
+        if choices > most:
+            raise InvalidRequest(f"n is {choices}: at most {most} choices run here", field="n")
+        self.check_room(choices, batch=batch)
+        running = RunningRequest(account, choices)
+        self._running[account.tenant, name] = running
+        self._choices += choices
+        metrics.RUNNING.set(len(self._running))
+        return running
+
+    def remove(self, running: RunningRequest) -> None:
+        """Free the id and the place of a request that is over. Idempotent."""
+        account = running.account
+        key = account.tenant, account.request_id
+        if self._running.get(key) is running:
+            del self._running[key]
+            self._choices -= running.choices
+            # A request without a first token does not show how long requests stay.
+            if account.ttft_s is not None:
+                self._capacity.ended(time.monotonic() - account.began_s)
+        metrics.RUNNING.set(len(self._running))
