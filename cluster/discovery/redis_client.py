@@ -1,27 +1,37 @@
-"""The client of Redis. A TLS server is verified always, and changed certificates are followed."""
+"""The client of Redis. A TLS server is verified always, and changed certificates are followed.
+
+`answered` gives every call a deadline, and turns each failure into Unavailable.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import ssl
-from typing import Any
+from collections.abc import Awaitable
+from typing import Any, TypeVar
 
 import redis.asyncio
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
 
 from cluster.config.deployment import DirectoryConfig
 from cluster.config.tls import RedisTlsConfig
-from engine.errors import ConfigError
+from engine.errors import ConfigError, Unavailable
 from protos.wire.tls import Reloading, client_tls
 
 _PASSWORD = "TANDEM_REDIS_PASSWORD"
+T = TypeVar("T")
 
 
-def open_client(config: DirectoryConfig, timeout_s: float, tls: RedisTlsConfig) -> Any:
+def open_client(
+    config: DirectoryConfig, timeout_s: float, tls: RedisTlsConfig, *, text: bool = True
+) -> Any:
     """A client for `config.url`, which sends nothing before its first call.
 
-    The password is the url's, or that in TANDEM_REDIS_PASSWORD. Raises ConfigError.
+    Its answers are texts, or bytes without `text`. The password is the url's, or that in
+    TANDEM_REDIS_PASSWORD. Raises ConfigError.
     """
     if config.url is None:
         raise ConfigError("directory.url is not set")
@@ -32,7 +42,7 @@ def open_client(config: DirectoryConfig, timeout_s: float, tls: RedisTlsConfig) 
             socket_timeout=timeout_s,
             socket_connect_timeout=timeout_s,
             retry=Retry(NoBackoff(), 0),
-            decode_responses=True,
+            decode_responses=text,
             encoding_errors="replace",  # bytes that are no text are a value to refuse, not a fault
         )
     except ValueError as error:
@@ -42,7 +52,22 @@ def open_client(config: DirectoryConfig, timeout_s: float, tls: RedisTlsConfig) 
     return client
 
 
-def trust_hint(reason: str) -> str | None:
+async def answered(command: Awaitable[T], timeout_s: float) -> T:
+    """The answer to a command within `timeout_s`; Unavailable where it fails or is late."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await command
+    except (RedisError, OSError) as error:  # TimeoutError is an OSError
+        reason = str(error) or f"no answer within {timeout_s:g} s"
+        raise Unavailable(f"Redis (directory.url): {_trust_hint(reason) or reason}") from error
+    finally:
+        # The client may swallow a cancel that comes while it connects.
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise asyncio.CancelledError
+
+
+def _trust_hint(reason: str) -> str | None:
     """What to set where the client failed with this text; None where trust is not the reason."""
     if not any(f"verify failed: {fault}" in reason for fault in ("unable to get", "self-signed")):
         return None

@@ -20,20 +20,17 @@ of Redis 6.2. Every call has a deadline, and raises Unavailable if it fails.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import time
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
-from redis.exceptions import RedisError
-
 from cluster.config.deployment import DirectoryConfig
 from cluster.config.router import Right
 from cluster.config.schema import TandemConfig
 from cluster.config.tls import RedisTlsConfig
-from cluster.discovery.redis_client import open_client, trust_hint
+from cluster.discovery.redis_client import answered, open_client
 from cluster.discovery.stored_values import (
     SealedRecords,
     StoredKey,
@@ -42,7 +39,6 @@ from cluster.discovery.stored_values import (
     stored_keys,
 )
 from cluster.replica_record import Census, Pool, ReplicaRecord
-from engine.errors import Unavailable
 from protos.wire.secret import ClusterSecret
 
 PREFIX = "tandem:"
@@ -283,14 +279,4 @@ class Directory:
         return f"{self._prefix}replica:{replica_id}"
 
     async def _call(self, command: Awaitable[T]) -> T:
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                return await command
-        except (RedisError, OSError) as error:  # TimeoutError is an OSError
-            reason = str(error) or f"no answer within {self._timeout_s:g} s"
-            raise Unavailable(f"Redis (directory.url): {trust_hint(reason) or reason}") from error
-        finally:
-            # The client may swallow a cancel that comes while it connects.
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise asyncio.CancelledError
+        return await answered(command, self._timeout_s)

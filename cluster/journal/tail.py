@@ -1,0 +1,123 @@
+"""The tail of a stream: what a client lacks of it, read from the journal while it is written."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+
+from cluster.api import Summary, Tokens
+from cluster.journal.cursor import Cursor
+from cluster.journal.entries import JournalEntry
+from cluster.journal.store import LEASE_S, JournalStore, StreamState
+from engine.errors import TandemError, Unavailable
+
+_POLL_S = 0.02
+# A stream of this router wakes its tails.
+_WATCHED_POLL_S = 1.0
+_LISTENING_S = 2.0
+# Bound: a tail goes on for so long without an answer of Redis.
+_PATIENCE_S = 5.0
+
+
+class StreamOrphaned(Unavailable):
+    """The router that owned the stream is dead, and the stream has not ended."""
+
+
+class JournalTail:
+    """Reads a stream from a client's cursor on, in pieces, so that a slow reader holds little.
+
+    `watch` is that of the writer of this router.
+    """
+
+    def __init__(
+        self,
+        store: JournalStore,
+        stream_id: str,
+        cursor: Cursor,
+        watch: Callable[[str, asyncio.Event], Callable[[], None] | None],
+    ) -> None:
+        self._store = store
+        self._stream_id = stream_id
+        self._cursor = cursor
+        self._watch = watch
+        self._position = 0
+        self._listened_s = self._failed_s = -_LISTENING_S
+
+    async def find(self) -> None:
+        """Go to the first entry that the client lacks.
+
+        Raises InvalidRequest where the client has more than the journal, or a part of an entry,
+        and Unavailable or NotFound as the store does.
+        """
+        position, begin = 0, None
+        while not self._cursor.found:
+            _, entries = await self._store.read(self._stream_id, position)
+            if not entries:
+                raise self._cursor.beyond()
+            for entry in entries:
+                position = entry.sequence
+                if isinstance(entry.event, Tokens) and self._cursor.passed(entry.event):
+                    begin = position - 1 if begin is None else begin
+                if self._cursor.found:
+                    break
+        self._position = position if begin is None else begin
+
+    async def events(self) -> AsyncIterator[Tokens | Summary]:
+        """The events that the client lacks, up to the Summary; raises the stream's failure.
+
+        Raises StreamOrphaned where its owner is dead: `events` goes on once another router owns it.
+        Raises Unavailable where Redis is away for long, and NotFound where the stream is gone.
+        """
+        woken = asyncio.Event()
+        unwatch = self._watch(self._stream_id, woken)
+        poll_s = _POLL_S if unwatch is None else _WATCHED_POLL_S
+        answered_s = time.monotonic()
+        try:
+            while True:
+                woken.clear()
+                try:
+                    state, entries = await self._read()
+                    answered_s = time.monotonic()
+                except Unavailable:
+                    self._failed_s = time.monotonic()
+                    if self._failed_s - answered_s > _PATIENCE_S:
+                        raise
+                    state, entries = None, []
+                for entry in entries:
+                    self._position = entry.sequence
+                    if isinstance(entry.event, TandemError):
+                        raise entry.event
+                    if isinstance(entry.event, Summary):
+                        yield entry.event
+                        return
+                    if self._cursor.lacks(entry.event):
+                        yield entry.event
+                if not entries:
+                    self._check_owner(state)
+                    await _within(woken, poll_s)
+        finally:
+            if unwatch is not None:
+                unwatch()
+
+    async def _read(self) -> tuple[StreamState, list[JournalEntry]]:
+        now = time.monotonic()
+        listening = now - self._listened_s >= _LISTENING_S
+        found = await self._store.read(self._stream_id, self._position, listening=listening)
+        if listening:
+            self._listened_s = now
+        return found
+
+    def _check_owner(self, state: StreamState | None) -> None:
+        """Raise StreamOrphaned for a dead owner. It may live where Redis was away just now."""
+        if state is None or state.alive or time.monotonic() - self._failed_s < LEASE_S:
+            return
+        raise StreamOrphaned("the router of this stream was lost", retry_after_s=LEASE_S)
+
+
+async def _within(woken: asyncio.Event, timeout_s: float) -> None:
+    try:
+        async with asyncio.timeout(timeout_s):
+            await woken.wait()
+    except TimeoutError:
+        pass

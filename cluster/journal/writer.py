@@ -1,0 +1,267 @@
+"""The writer of a router: one loop that appends the entries of all its streams to the journal.
+
+At most one call is under way. What comes meanwhile is gathered for the next one. Where a call fails
+or is late, all streams are suspended: their events are handed on at once. They are written when
+Redis is back. The loop also renews the router's lease, without which others may take its streams.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from cluster.journal.batches import Appended, NewStream
+from cluster.journal.entries import JournalEntry
+from cluster.journal.store import LEASE_S, JournalStore, TakeOver
+from cluster.journal.stream import JournaledStream, OnEvent
+from engine.errors import Unavailable
+from engine.kv.prefix_digest import DEFAULT_TENANT
+from protos.journal_pb2 import JournaledRequest
+
+log = logging.getLogger(__name__)
+
+_BEAT_S = 0.3
+_RETRY_S = 0.5
+# Entries wait so long for others. First tokens do not wait.
+_PACE_S = 0.005
+# Bound: what one call carries.
+_BATCH_BYTES = 256 << 10
+# A late answer says nothing about Redis where this process itself stood still for so long.
+_STOOD_STILL_S = 0.25
+
+
+class JournalWriter:
+    """Writes the streams of one router. `router` names it; no two routers share a name.
+
+    `on_cancel` is called with the id of a stream that another router was told to cancel.
+    """
+
+    def __init__(self, store: JournalStore, router: str, on_cancel: Callable[[str], None]) -> None:
+        self._store = store
+        self._router = router
+        self._on_cancel = on_cancel
+        self._streams: dict[str, JournaledStream] = {}
+        # Streams with something to write, and streams with a backlog, which come last.
+        self._ready: deque[JournaledStream] = deque()
+        self._backlog: deque[JournaledStream] = deque()
+        self._ended_s: dict[str, float] = {}
+        self._epoch: str | None = None
+        self._suspended = True
+        self._loop = asyncio.get_running_loop()
+        self._well_since_s = self._beat_due_s = self._paced_s = self._loop.time()
+        self._urgent = self._pacing = False
+        self._waiting: asyncio.Future[None] | None = None
+
+    @property
+    def suspended(self) -> bool:
+        """Whether Redis is away, so that no stream can be resumed."""
+        return self._suspended
+
+    def open(
+        self,
+        stream_id: str,
+        request: JournaledRequest,
+        on_event: OnEvent,
+        on_lost: Callable[[], None],
+    ) -> JournaledStream:
+        """A new stream. Its request is written with its first event.
+
+        `on_event` gets each event once Redis has it. `on_lost` is called where another router took
+        the stream over; then no event follows.
+        """
+        return self._add(stream_id, 1, request, on_event, on_lost, None)
+
+    def adopt(
+        self,
+        stream_id: str,
+        fence: int,
+        request: JournaledRequest,
+        entries: Sequence[JournalEntry],
+        on_event: OnEvent,
+        on_lost: Callable[[], None],
+    ) -> JournaledStream:
+        """A stream that was taken over with that fence, and has these entries already."""
+        sealed = [entry.sealed for entry in entries]
+        return self._add(stream_id, fence, request, on_event, on_lost, sealed)
+
+    async def take_over(self, stream_id: str) -> TakeOver:
+        """Take a stream from a dead owner. Raises Unavailable while Redis is away.
+
+        For the time of a lease after Redis came back all owners count as alive: none could renew
+        its lease.
+        """
+        if self._suspended:
+            raise Unavailable("Redis (directory.url) is away: no stream can be resumed")
+        if self._loop.time() - self._well_since_s < LEASE_S:
+            return TakeOver("held")
+        return await self._store.take_over(stream_id, self._router)
+
+    def watch(self, stream_id: str, woken: asyncio.Event) -> Callable[[], None] | None:
+        """Set the event after each write to a stream of this router; returns what ends that.
+
+        None for other streams.
+        """
+        stream = self._streams.get(stream_id)
+        return None if stream is None else stream.watch(woken)
+
+    async def run(self) -> None:
+        """Write, and renew the lease, until cancelled."""
+        while True:
+            await self._wait()
+            began_s = self._loop.time()
+            try:
+                if began_s >= self._beat_due_s:
+                    await self._beat()
+                    began_s = self._loop.time()
+                if self._ready or self._backlog:
+                    await self._flush()
+            except Unavailable as error:
+                late_s = self._loop.time() - began_s - self._store.timeout_s
+                if late_s < _STOOD_STILL_S:
+                    self._fail(error.message)
+            except Exception as error:
+                log.exception("the journal failed")
+                self._fail(type(error).__name__)
+
+    async def leave(self) -> None:
+        """Let other routers take the streams over at once; for a router that ends."""
+        await self._store.leave(self._router)
+
+    def _add(
+        self,
+        stream_id: str,
+        fence: int,
+        request: JournaledRequest,
+        on_event: OnEvent,
+        on_lost: Callable[[], None],
+        entries: Sequence[bytes] | None,
+    ) -> JournaledStream:
+        sealed = self._store.seal.sealed_request(stream_id, request)
+        tenant = request.request.tenant or DEFAULT_TENANT
+        new = NewStream(sealed, self._router.encode(), tenant.encode())
+        seal = self._store.seal.entries(stream_id)
+        stream = JournaledStream(
+            stream_id, fence, seal, new, on_event, on_lost, self._wake, entries
+        )
+        self._streams[stream_id] = stream
+        if self._suspended:
+            stream.suspend()
+        return stream
+
+    def _wake(self, stream: JournaledStream, urgent: bool) -> None:
+        if not stream.ready:
+            stream.ready = True
+            (self._backlog if stream.suspended else self._ready).append(stream)
+        self._urgent |= urgent
+        if self._waiting is None or self._suspended:
+            return
+        if urgent:
+            self._rouse()
+        elif not self._pacing:
+            self._pacing = True
+            self._loop.call_at(self._paced_s, self._rouse)
+
+    def _rouse(self) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
+
+    async def _wait(self) -> None:
+        """Wait until there is something to write, or the lease is to be renewed."""
+        due_s = self._beat_due_s
+        if not self._suspended and (self._ready or self._backlog):
+            due_s = min(due_s, 0.0 if self._urgent else self._paced_s)
+        if due_s > self._loop.time():
+            self._waiting, self._pacing = self._loop.create_future(), False
+            timer = self._loop.call_at(due_s, self._rouse)
+            try:
+                await self._waiting
+            finally:
+                timer.cancel()
+                self._waiting = None
+        else:
+            await asyncio.sleep(0)
+
+    async def _beat(self) -> None:
+        """Renew the lease and take orders; where Redis is back, write the backlog."""
+        epoch, orders = await self._store.beat(self._router, secrets.token_hex(8))
+        now = self._loop.time()
+        self._beat_due_s = now + _BEAT_S
+        if epoch != self._epoch:
+            self._epoch = epoch
+            for stream in list(self._streams.values()):
+                stream.suspend()
+                stream.restart()
+        if self._suspended:
+            self._suspended, self._well_since_s = False, now
+            log.info("streams are journaled", extra={"streams": len(self._streams)})
+        for stream in self._streams.values():
+            if stream.suspended:
+                self._wake(stream, False)
+        for order in orders:
+            if order in self._streams:
+                self._cancel(self._streams[order])
+
+    async def _flush(self) -> None:
+        """Append what the streams have, in one call."""
+        taken, parts, size = [], [], 0
+        while (self._ready or self._backlog) and size < _BATCH_BYTES:
+            stream = (self._ready or self._backlog).popleft()
+            stream.ready = False
+            # A suspended stream without a backlog asks whether it is still this router's.
+            if stream.pending or stream.suspended:
+                taken.append(stream)
+                parts.append(stream.gather(_BATCH_BYTES - size))
+                size += len(parts[-1])
+        self._urgent = False
+        assert self._epoch is not None
+        try:
+            answers = await self._store.append(self._epoch, parts) if parts else []
+        except Unavailable:
+            for stream in taken:
+                self._wake(stream, True)
+            raise
+        self._paced_s = self._loop.time() + _PACE_S
+        if answers is None:
+            self._beat_due_s = self._paced_s = self._loop.time()
+            for stream in taken:
+                self._wake(stream, False)
+            return
+        for stream, answer in zip(taken, answers, strict=True):
+            stream.answered(answer)
+            if answer is Appended.CANCELLED:
+                self._cancel(stream)
+            if stream.over:
+                self._forget(stream)
+            elif stream.pending:
+                self._wake(stream, False)
+
+    def _fail(self, reason: str) -> None:
+        """Suspend all streams, and try again in a while."""
+        now = self._loop.time()
+        self._beat_due_s = now + _RETRY_S
+        if not self._suspended:
+            self._suspended = True
+            log.warning("streams are not journaled", extra={"reason": reason})
+        self._ready.clear()
+        self._backlog.clear()
+        for stream in list(self._streams.values()):
+            stream.ready = False
+            stream.suspend()
+            if stream.closed:
+                ended_s = self._ended_s.setdefault(stream.stream_id, now)
+                if now - ended_s > self._store.life.keep_s:
+                    self._forget(stream)
+
+    def _cancel(self, stream: JournaledStream) -> None:
+        if not stream.cancelled:
+            stream.cancelled = True
+            self._on_cancel(stream.stream_id)
+
+    def _forget(self, stream: JournaledStream) -> None:
+        stream.drop()
+        self._ended_s.pop(stream.stream_id, None)
+        if self._streams.get(stream.stream_id) is stream:
+            del self._streams[stream.stream_id]

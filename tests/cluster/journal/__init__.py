@@ -1,0 +1,1 @@
+"""The journal of resumable streams, over a Redis of its own."""
