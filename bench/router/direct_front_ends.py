@@ -11,12 +11,21 @@ import itertools
 import time
 from collections.abc import AsyncIterator, Sequence
 
-from cluster.api import Event, GenerateRequest, ModelCard, Started, Summary, TokenPrompt, Tokens
+from cluster.api import (
+    Event,
+    GenerateRequest,
+    ModelCard,
+    ResumeRequest,
+    Started,
+    Summary,
+    TokenPrompt,
+    Tokens,
+)
 from cluster.gateway import grpc_server as gateway_grpc
 from cluster.gateway import http_app as gateway_http
 from cluster.gateway import uvicorn_server as http_server
 from cluster.rpc.server import Serve
-from engine.errors import InvalidRequest
+from engine.errors import InvalidRequest, NotFound
 from protos.calls_pb2 import CallEvent
 from protos.convert import tokens_from_proto
 from protos.event_sink import Collect
@@ -75,8 +84,17 @@ class Direct:
             serving.cancel()
             await asyncio.gather(serving, return_exceptions=True)
 
+    async def resume(self, request: ResumeRequest) -> AsyncIterator[Event]:
+        """Raise NotFound, because no stream is kept."""
+        raise NotFound("this replica keeps no streams", field="stream_id")
+        yield  # makes this a generator
+
     async def cancel(self, request_id: str, tenant: str) -> bool:
         """Return False, because no request runs for long."""
+        return False
+
+    async def cancel_stream(self, stream_id: str, tenant: str) -> bool:
+        """Return False, because no stream is kept."""
         return False
 
     def token_text(self, token: int) -> str:

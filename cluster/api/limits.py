@@ -58,6 +58,8 @@ LIMITS = (
     Limit("log-probabilities of an answer", MAX_NUMBERS, "", "30 MB of JSON"),
     Limit("`model`, `endpoint`", MAX_NAME_CHARACTERS, "characters", "the log has them"),
     Limit("`request_id`, `id`", 128, "characters", "the log has it"),
+    Limit("`stream_id`", 128, "characters", "a path has it"),
+    Limit("`have`", MAX_CHOICES, "choices", "as `n`"),
     Limit("`tenant`", 64, "characters", "the log has it"),
 )
 

@@ -15,6 +15,7 @@ from cluster.api.requests import Event, Tokens
 from engine.errors import Overloaded
 
 _T = TypeVar("_T")
+_E = TypeVar("_E", bound=Event)
 
 # Bounds: the largest request that is small, and the largest that is medium.
 SMALL_BYTES = 16 * 1024
@@ -63,7 +64,7 @@ async def off_loop(size_bytes: int, work: Callable[[], _T]) -> _T:
     return await (_MEDIUM if size_bytes <= MEDIUM_BYTES else _LARGE).run(work)
 
 
-async def write_event(event: Event, write: Callable[[Event], _T]) -> _T:
+async def write_event(event: _E, write: Callable[[_E], _T]) -> _T:
     """What `write` makes of the event, on a thread where it has many log-probabilities."""
     if isinstance(event, Tokens) and len(event.sampled) > _FEW_SAMPLED:
         return await asyncio.to_thread(write, event)

@@ -19,6 +19,7 @@ from cluster.api.requests import (
     Progress,
     Prompt,
     Resumability,
+    ResumeRequest,
     Scored,
     ScorePrompt,
     Stage,
@@ -31,8 +32,10 @@ from cluster.api.requests import (
 from cluster.api.validation import (
     chat_message,
     check_choices,
+    check_have,
     check_name,
     check_request_id,
+    check_stream_id,
     check_tenant,
     text_prompt,
     token_prompt,
@@ -85,6 +88,11 @@ def request_from_proto(wire: inference_pb2.GenerateRequest) -> GenerateRequest:
         progress=wire.progress,
         resumable=wire.resumable,
     )
+
+
+def resume_from_proto(wire: inference_pb2.ResumeRequest) -> ResumeRequest:
+    """The request in `wire`, of the default tenant; raises InvalidRequest."""
+    return ResumeRequest(check_stream_id(wire.stream_id), check_have(wire.have))
 
 
 def event_to_proto(event: Event) -> inference_pb2.GenerateEvent:

@@ -9,13 +9,19 @@ import re
 from collections.abc import Sequence
 from typing import cast
 
-from cluster.api.limits import MAX_CHOICES, MAX_NAME_CHARACTERS, MAX_PROMPT_TOKENS
+from cluster.api.limits import (
+    MAX_CHOICES,
+    MAX_NAME_CHARACTERS,
+    MAX_PROMPT_TOKENS,
+    check_length,
+)
 from cluster.api.requests import ROLES, ChatMessage, TextPrompt, TokenPrompt
 from engine.errors import InvalidRequest, PromptTooLong, shown
 from protos.convert import valid_text
 
 MAX_TOKEN_ID = 2**32 - 1
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:@/+=-]{1,128}")
+_STREAM_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _TENANT = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
@@ -27,6 +33,25 @@ def check_request_id(request_id: str) -> str:
             field="request_id",
         )
     return request_id
+
+
+def check_stream_id(stream_id: str) -> str:
+    """Return the id of a resumable stream if it can be one; raises InvalidRequest."""
+    if not _STREAM_ID.fullmatch(stream_id):
+        raise InvalidRequest(
+            "stream_id must be 1 to 128 characters: letters, digits and _ -", field="stream_id"
+        )
+    return stream_id
+
+
+def check_have(have: Sequence[object]) -> tuple[int, ...]:
+    """Return the tokens of each choice that a client has; raises InvalidRequest."""
+    check_length(have, MAX_CHOICES, "have", "choices")
+    for count in have:
+        if type(count) is not int or not 0 <= count <= MAX_TOKEN_ID:
+            message = f"have must be numbers of tokens, one for each choice, not {shown(count)}"
+            raise InvalidRequest(message, field="have")
+    return cast("tuple[int, ...]", tuple(have))
 
 
 def check_tenant(tenant: str) -> str:

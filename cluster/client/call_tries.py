@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -33,11 +33,17 @@ class NotTaken(Exception):
 
 
 class CallTries:
-    """The tries of one call. It is tried again while no router took it, as another router may."""
+    """The tries of one call. It is tried again while no router took it, as another router may.
 
-    def __init__(self, timeout_s: float | None) -> None:
+    A pause comes after each round over all `routers`.
+    """
+
+    def __init__(self, timeout_s: float | None, routers: int = 1) -> None:
         self._ends_s = None if timeout_s is None else time.monotonic() + timeout_s
         self._pauses_s = list(_PAUSES_S)
+        self._routers = routers
+        self._failures = 0
+        self._taken = False
 
     def left_s(self) -> float | None:
         """Seconds left for all tries together; None without a bound."""
@@ -45,24 +51,32 @@ class CallTries:
 
     def over(self) -> None:
         """Note that a router took the call, so that it is not tried again."""
-        self._pauses_s.clear()
+        self._taken = True
 
     async def another(self, failed: NotTaken) -> None:
         """Wait for the next try; raises the error where no try is left."""
-        if not self._pauses_s:
+        self._failures += 1
+        round_over = self._failures % self._routers == 0
+        if self._taken or (round_over and not self._pauses_s):
             raise failed.error from None
-        await asyncio.sleep(self._pauses_s.pop(0))
+        if round_over:
+            await asyncio.sleep(self._pauses_s.pop(0))
 
 
 @asynccontextmanager
-async def tandem_errors(call: Any) -> AsyncIterator[None]:
-    """Turn a failed call's exception into the TandemError that it stands for."""
+async def tandem_errors(
+    call: Any, not_taken: Collection[grpc.StatusCode] = _NOT_TAKEN
+) -> AsyncIterator[None]:
+    """Turn a failed call's exception into the TandemError that it stands for.
+
+    A call that ended with one of the codes `not_taken`, and not by a router, raises NotTaken.
+    """
     try:
         yield
     except grpc.aio.AioRpcError as error:
         failure = error_from_rpc(error)
         # A router that ends a call itself sends a trailer with the class of the error.
-        if error.code() in _NOT_TAKEN and not error.trailing_metadata():
+        if error.code() in not_taken and not error.trailing_metadata():
             raise NotTaken(failure) from None
         raise failure from None
     except asyncio.CancelledError:

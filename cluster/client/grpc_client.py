@@ -9,9 +9,10 @@ Errors are the classes of `engine/errors.py` that the router raised.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from typing import Self, TypeVar, Unpack
+from typing import Any, Self, Unpack
 
 import grpc
 from google.protobuf import message
@@ -23,6 +24,7 @@ from cluster.api import (
     Summary,
     Tokens,
 )
+from cluster.api.event_streams import closing
 from cluster.api.proto_convert import event_from_proto, model_from_proto, request_to_proto
 from cluster.api.score_proto_convert import (
     TextScores,
@@ -30,14 +32,15 @@ from cluster.api.score_proto_convert import (
     score_prompt,
     scored_from_proto,
 )
+from cluster.api.validation import check_have, check_stream_id
 from cluster.client.call_tries import CallTries, NotTaken, tandem_errors
 from cluster.client.inputs import Input, Options, Text, generate_request
-from cluster.client.router_address import Address, open_channel
+from cluster.client.resumption import ResumedStream
+from cluster.client.router_address import Address
+from cluster.client.router_channels import RouterChannel, RouterChannels
 from engine.errors import Internal
 from engine.types.sequence import FinishReason, SampledToken
-from protos import inference_pb2, inference_pb2_grpc
-
-_T = TypeVar("_T")
+from protos import inference_pb2
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,31 +67,35 @@ class Completion:
 
 
 class Client:
-    """One channel to a router at `target`. `timeout_s` bounds the calls that do not stream.
+    """A channel to each router. `timeout_s` bounds the calls that do not stream.
 
-    `target` is host:port, `grpcs://host:port` for TLS, or a RouterAddress with an authority of your
-    own. `api_key` goes with every call.
+    A target is host:port, `grpcs://host:port` for TLS, or a RouterAddress with an authority of your
+    own. Of several routers of one cluster, the next one gets the calls that no router took.
+    `api_key` goes with every call. A resumable stream may be broken for `resume_window_s`.
     """
 
     def __init__(
         self,
-        target: Address,
+        target: Address | Sequence[Address],
         *,
         timeout_s: float = 10.0,
+        resume_window_s: float = 60.0,
         max_message_bytes: int = 64 * 1024 * 1024,
         credentials: grpc.ChannelCredentials | None = None,
         api_key: str | None = None,
     ) -> None:
         self._timeout_s = timeout_s
+        self._resume_window_s = resume_window_s
         self._metadata = (("authorization", f"Bearer {api_key}"),) if api_key else ()
         options = [
             ("grpc.max_receive_message_length", max_message_bytes),
             ("grpc.max_send_message_length", max_message_bytes),
             ("grpc.keepalive_time_ms", 30_000),
             ("grpc.keepalive_timeout_ms", 10_000),
+            # A router that starts again is found within this time.
+            ("grpc.max_reconnect_backoff_ms", 2_000),
         ]
-        self._channel = open_channel(target, options, credentials)
-        self._stub = inference_pb2_grpc.InferenceStub(self._channel)
+        self._routers = RouterChannels(target, options, credentials)
 
     async def __aenter__(self) -> Self:
         return self
@@ -97,8 +104,8 @@ class Client:
         await self.close()
 
     async def close(self) -> None:
-        """Close the channel and cancel what still runs on it."""
-        await self._channel.close()
+        """Close the channels and cancel what still runs on them."""
+        await self._routers.close()
 
     async def generate(
         self, prompt: Input, *, timeout_s: float | None = None, **options: Unpack[Options]
@@ -107,11 +114,53 @@ class Client:
 
         With `progress`, and from endpoints of that mode, Progress comes between these and before.
         `prompt` is text, token ids, or messages (ChatMessage, or mappings of role and content).
+
+        A `resumable` request goes on by itself where its connection breaks, on any of the routers.
+        Closing it leaves the request to `resume` and `cancel`, for the time that the routers grant.
         """
-        request = request_to_proto(generate_request(prompt, options))
-        tries = CallTries(timeout_s)
+        request = generate_request(prompt, options)
+        wire = request_to_proto(request)
+        run = self._resumed if request.resumable else self._once
+        async with closing(run(wire, timeout_s)) as events:
+            async for event in events:
+                yield event
+
+    async def resume(
+        self, stream_id: str, have: Sequence[int] = (), *, timeout_s: float | None = None
+    ) -> AsyncIterator[Event]:
+        """Started, then the Tokens behind the first `have` of each choice, then Summary.
+
+        Raises a TandemError: NotFound where the tenant has no such stream any more.
+        """
+        rest = self._resumed(None, timeout_s, check_stream_id(stream_id), check_have(have))
+        async with closing(rest) as events:
+            async for event in events:
+                yield event
+
+    def _resumed(
+        self,
+        request: inference_pb2.GenerateRequest | None,
+        timeout_s: float | None,
+        stream_id: str = "",
+        have: Sequence[int] = (),
+    ) -> AsyncIterator[Event]:
+        return ResumedStream(
+            self._routers,
+            request,
+            metadata=self._metadata,
+            timeout_s=timeout_s,
+            window_s=self._resume_window_s,
+            stream_id=stream_id,
+            have=have,
+        ).events()
+
+    async def _once(
+        self, request: inference_pb2.GenerateRequest, timeout_s: float | None
+    ) -> AsyncIterator[Event]:
+        tries = CallTries(timeout_s, len(self._routers))
         while True:
-            call = self._stub.Generate(request, timeout=tries.left_s(), metadata=self._metadata)
+            router = self._routers.first
+            call = router.stub.Generate(request, timeout=tries.left_s(), metadata=self._metadata)
             try:
                 async with tandem_errors(call):
                     async for event in call:
@@ -120,6 +169,7 @@ class Client:
                             yield event_from_proto(event)
                 return
             except NotTaken as failed:
+                self._routers.failed(router)
                 await tries.another(failed)
             finally:
                 call.cancel()
@@ -165,33 +215,45 @@ class Client:
         request = inference_pb2.ScoreRequest(
             request_id=request_id, endpoint=endpoint, tenant=tenant, inputs=inputs, top=top
         )
-        answer = await self._unary(self._stub.Score, request, timeout_s)
+        answer = await self._unary("Score", request, timeout_s)
         return [scored_from_proto(one) for one in answer.results]
 
-    async def cancel(self, request_id: str) -> bool:
-        """Cancel a request in any phase; False where no request of that id runs."""
-        request = inference_pb2.CancelRequest(request_id=request_id)
-        return bool((await self._unary(self._stub.Cancel, request, self._timeout_s)).found)
+    async def cancel(self, request_id: str = "", *, stream_id: str = "") -> bool:
+        """Cancel a request in any phase; False where no request of that id runs.
+
+        Every router knows a `stream_id`. A `request_id` is known to the router that runs it, so all
+        routers are asked.
+        """
+        request = inference_pb2.CancelRequest(request_id=request_id, stream_id=stream_id)
+        if request_id and len(self._routers) > 1:
+            asked = [self._ask(one, "Cancel", request, self._timeout_s) for one in self._routers]
+            answers = await asyncio.gather(*asked, return_exceptions=True)
+            found = [one.found for one in answers if not isinstance(one, BaseException)]
+            if found:
+                return any(found)
+        return bool((await self._unary("Cancel", request, self._timeout_s)).found)
 
     async def model(self) -> ModelCard:
         """The model that is served; `created` is not carried and is 0."""
         request = inference_pb2.GetModelRequest()
-        return model_from_proto(await self._unary(self._stub.GetModel, request, self._timeout_s))
+        return model_from_proto(await self._unary("GetModel", request, self._timeout_s))
 
-    async def _unary(
-        self,
-        method: Callable[..., Awaitable[_T]],
-        request: message.Message,
-        timeout_s: float | None,
-    ) -> _T:
-        tries = CallTries(timeout_s)
+    async def _unary(self, method: str, request: message.Message, timeout_s: float | None) -> Any:
+        tries = CallTries(timeout_s, len(self._routers))
         while True:
-            call = method(request, timeout=tries.left_s(), metadata=self._metadata)
+            router = self._routers.first
             try:
-                async with tandem_errors(call):
-                    return await call
+                return await self._ask(router, method, request, tries.left_s())
             except NotTaken as failed:
+                self._routers.failed(router)
                 await tries.another(failed)
+
+    async def _ask(
+        self, router: RouterChannel, method: str, request: message.Message, timeout_s: float | None
+    ) -> Any:
+        call = getattr(router.stub, method)(request, timeout=timeout_s, metadata=self._metadata)
+        async with tandem_errors(call):
+            return await call
 
 
 def _gather(runs: Sequence[Tokens]) -> CompletedChoice:

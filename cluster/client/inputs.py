@@ -24,6 +24,7 @@ class Options(TypedDict, total=False):
     endpoint: str
     tenant: str
     progress: bool
+    resumable: bool
     max_tokens: int | None
     temperature: float
     top_k: int
@@ -43,7 +44,7 @@ class Options(TypedDict, total=False):
 def generate_request(prompt: Input, options: Options) -> GenerateRequest:
     """The request for a prompt; raises InvalidRequest."""
     sampling: dict[str, Any] = dict(options)
-    names = ("n", "request_id", "model", "endpoint", "tenant", "progress")
+    names = ("n", "request_id", "model", "endpoint", "tenant", "progress", "resumable")
     given = {name: sampling.pop(name) for name in names if name in sampling}
     if isinstance(sampling.get("stop"), str):
         sampling["stop"] = (sampling["stop"],)

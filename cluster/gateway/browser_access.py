@@ -29,12 +29,12 @@ from protos.wire.refusals import RefusedConnections
 ANY = "*"
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]*)?")
 _PREFLIGHT = {
-    "access-control-allow-methods": "GET, POST",
+    "access-control-allow-methods": "GET, POST, DELETE",
     # `*` does not stand for `Authorization`.
     "access-control-allow-headers": "authorization, content-type, *",
     "access-control-max-age": "600",
 }
-_EXPOSED = "x-request-id, retry-after, retry-after-ms"
+_EXPOSED = "x-request-id, x-stream-id, retry-after, retry-after-ms"
 
 
 @dataclass(frozen=True, slots=True)

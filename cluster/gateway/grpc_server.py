@@ -6,21 +6,26 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 
 import grpc
 import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from cluster.api import GenerateRequest, Generator
+from cluster.api import Event, GenerateRequest, Generator
 from cluster.api.event_streams import StallWatch, closing, end
 from cluster.api.limits import MAX_REQUEST_BYTES
 from cluster.api.off_loop import write_event
-from cluster.api.proto_convert import event_to_proto, model_to_proto, request_from_proto
+from cluster.api.proto_convert import (
+    event_to_proto,
+    model_to_proto,
+    request_from_proto,
+    resume_from_proto,
+)
 from cluster.api.score_proto_convert import score_requests_from_proto, scored_to_proto
 from cluster.api.scoring import score_all
-from cluster.api.validation import check_request_id
+from cluster.api.validation import check_request_id, check_stream_id
 from cluster.gateway.arrival_probes import GrpcArrivals
 from cluster.gateway.grpc_methods import (
     Context,
@@ -73,6 +78,7 @@ class InferenceGateway(inference_pb2_grpc.InferenceServicer):
         wire = inference_pb2
         methods = {
             "Generate": method_handler(streamed, self.Generate, wire.GenerateRequest),
+            "Resume": method_handler(streamed, self.Resume, wire.ResumeRequest),
             "Score": method_handler(unary, self.Score, wire.ScoreRequest),
             "Cancel": method_handler(unary, self.Cancel, wire.CancelRequest),
             "GetModel": method_handler(unary, self.GetModel, wire.GetModelRequest),
@@ -83,21 +89,32 @@ class InferenceGateway(inference_pb2_grpc.InferenceServicer):
         self, request: Received[inference_pb2.GenerateRequest], context: Context
     ) -> None:
         """Write the request's events. Any end of the call closes the stream."""
-        # A coroutine that writes, not a generator, so that a cancelled call always ends here.
         async with answering(context):
             arrived_s, key = self._arrived(), authorization_of(context)
             identify(self._keys, key, DEFAULT_TENANT)  # before anything is parsed
             wanted = await request.take(request_from_proto)
             tenant = identify(self._keys, key, wanted.tenant)
             wanted = replace(wanted, tenant=tenant, arrived_s=arrived_s)
-            events = self._generator.generate(wanted)
-            try:
-                async with closing(events), StallWatch(self._stall_s) as watch:
-                    async for event in events:
-                        wire = await write_event(event, event_to_proto)
-                        await watch.write(context.write(wire))
-            except TimeoutError:
-                raise DeadlineExceeded(f"nothing was read for {self._stall_s:g} s") from None
+            await self._write(self._generator.generate(wanted), context)
+
+    async def Resume(  # noqa: N802
+        self, request: Received[inference_pb2.ResumeRequest], context: Context
+    ) -> None:
+        """Write the rest of a resumable stream of the caller's tenant."""
+        async with answering(context):
+            tenant = identify(self._keys, authorization_of(context), DEFAULT_TENANT)
+            wanted = replace(await request.take(resume_from_proto), tenant=tenant)
+            await self._write(self._generator.resume(wanted), context)
+
+    async def _write(self, events: AsyncIterator[Event], context: Context) -> None:
+        # A coroutine that writes, not a generator, so that a cancelled call always ends here.
+        try:
+            async with closing(events), StallWatch(self._stall_s) as watch:
+                async for event in events:
+                    wire = await write_event(event, event_to_proto)
+                    await watch.write(context.write(wire))
+        except TimeoutError:
+            raise DeadlineExceeded(f"nothing was read for {self._stall_s:g} s") from None
 
     async def Score(  # noqa: N802
         self, request: Received[inference_pb2.ScoreRequest], context: Context
@@ -129,13 +146,19 @@ class InferenceGateway(inference_pb2_grpc.InferenceServicer):
     async def Cancel(  # noqa: N802
         self, request: Received[inference_pb2.CancelRequest], context: Context
     ) -> inference_pb2.CancelResponse:
-        """Cancel a request of the caller's tenant by its id."""
+        """Cancel a request of the caller's tenant by its id, or by that of its stream."""
         async with answering(context):
             tenant = identify(self._keys, authorization_of(context), DEFAULT_TENANT)
-            request_id = check_request_id((await request.read()).request_id)
-            if not request_id:
-                raise InvalidRequest("request_id must not be empty", field="request_id")
-            found = await self._generator.cancel(request_id, tenant)
+            wire = await request.read()
+            if bool(wire.request_id) == bool(wire.stream_id):
+                text = "give request_id or stream_id, and not both"
+                raise InvalidRequest(text, field="stream_id" if wire.stream_id else "request_id")
+            if wire.stream_id:
+                stream_id = check_stream_id(wire.stream_id)
+                found = await self._generator.cancel_stream(stream_id, tenant)
+            else:
+                request_id = check_request_id(wire.request_id)
+                found = await self._generator.cancel(request_id, tenant)
         return inference_pb2.CancelResponse(found=found)
 
     async def GetModel(  # noqa: N802

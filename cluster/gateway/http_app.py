@@ -20,11 +20,12 @@ from cluster.api import Generator
 from cluster.api.error_mapping import error_body, http_error
 from cluster.api.event_streams import unless
 from cluster.api.limits import MAX_REQUEST_BYTES
+from cluster.gateway.answers.endpoints import STREAM_HEADER, StreamEndpoints
 from cluster.gateway.browser_access import BrowserGuard, BrowserRules
 from cluster.gateway.connections.byte_budget import ByteBudget
 from cluster.gateway.connections.refusals import http_refusals
 from cluster.gateway.json_body import read_json
-from cluster.gateway.openai_chunks import CHAT, COMPLETION, Form, Json
+from cluster.gateway.openai_chunks import Json
 from cluster.gateway.openai_echo import EchoReply
 from cluster.gateway.openai_requests import ChatRequest, CompletionRequest, OpenAICall
 from cluster.gateway.openai_response import OpenAIReply
@@ -42,6 +43,7 @@ STALL_S = 60.0
 CLIENT_CLOSED = 499
 # Large bodies that may be half received.
 _BODIES_AT_ONCE = 64
+_STREAM_METHODS = ["GET", "DELETE"]
 _REFUSED = {408: "timeout", 413: "body", 415: "content_type"}
 Metrics = Callable[[], tuple[bytes, str]]
 Endpoint = Callable[[Request], Awaitable[Response]]
@@ -74,11 +76,14 @@ def create_app(
         arrived=arrived,
     )
     sockets = SocketGateway(generator, stall_s=stall_s, keys=keys, arrived=arrived)
+    streams = StreamEndpoints(generator, stall_s, gateway.tenant, _failed)
     refusals = http_refusals()
     app = Starlette(
         routes=[
             Route("/v1/chat/completions", _answering(gateway.chat), methods=["POST"]),
             Route("/v1/completions", _answering(gateway.completions), methods=["POST"]),
+            Route("/v1/streams", _answering(streams.answer)),
+            Route("/v1/streams/{stream_id}", _answering(streams.answer), methods=_STREAM_METHODS),
             WebSocketRoute("/v1/stream", sockets.serve),
             Route("/v1/models", _answering(gateway.models)),
             Route("/v1/models/{name:path}", _answering(gateway.model)),
@@ -117,16 +122,16 @@ class HttpGateway:
 
     async def chat(self, request: Request) -> Response:
         """`POST /v1/chat/completions`."""
-        arrived_s, tenant = self._arrived(), self._tenant(request)
+        arrived_s, tenant = self._arrived(), self.tenant(request)
         name = _request_id(request)
         call = await self._read(
             request, lambda body: ChatRequest.read(body).call(name, tenant, arrived_s)
         )
-        return await self._reply(request, CHAT, call)
+        return await self._reply(request, "chat", call)
 
     async def completions(self, request: Request) -> Response:
         """`POST /v1/completions`."""
-        arrived_s, tenant = self._arrived(), self._tenant(request)
+        arrived_s, tenant = self._arrived(), self.tenant(request)
         name = _request_id(request)
 
         def take(body: object) -> tuple[CompletionRequest, OpenAICall]:
@@ -135,7 +140,7 @@ class HttpGateway:
 
         completion, call = await self._read(request, take)
         if not completion.echo:
-            return await self._reply(request, COMPLETION, call)
+            return await self._reply(request, "completion", call)
         longer = completion.max_tokens == 1
         reply = EchoReply(call, self._generator, logprobs=completion.logprobs, longer=longer)
         request.state.request_id = call.request_id
@@ -146,12 +151,12 @@ class HttpGateway:
 
     async def models(self, request: Request) -> Response:
         """`GET /v1/models`."""
-        self._tenant(request)
+        self.tenant(request)
         return _json({"object": "list", "data": [self._card()]})
 
     async def model(self, request: Request) -> Response:
         """`GET /v1/models/{id}`."""
-        self._tenant(request)
+        self.tenant(request)
         name = request.path_params["name"]
         if name != self._generator.model.name:
             raise NotFound(f"the model {shown(name)} is not served here", field="model")
@@ -175,13 +180,13 @@ class HttpGateway:
         body, content_type = self._metrics()
         return Response(body, headers={"content-type": content_type})
 
-    async def _reply(self, request: Request, form: Form, call: OpenAICall) -> Response:
+    async def _reply(self, request: Request, form: str, call: OpenAICall) -> Response:
         request.state.request_id = call.request_id
         headers = {"x-request-id": call.request_id}
         reply = OpenAIReply(form, call, self._generator)
         if call.stream:
-            failed = partial(_failed, request)
-            return EventStream(reply.events(), headers, self._stall_s, failed)
+            failed, late = partial(_failed, request), partial(_late_headers, reply)
+            return EventStream(reply.events(), headers, self._stall_s, failed, late)
         return await self._whole(request, call, reply)
 
     async def _whole(
@@ -191,7 +196,7 @@ class HttpGateway:
         headers = {"x-request-id": call.request_id}
         return _gone() if whole is None else Response(whole, 200, headers, "application/json")
 
-    def _tenant(self, request: Request) -> str:
+    def tenant(self, request: Request) -> str:
         """The tenant of the request's API key. Without keys a tenant only separates caches."""
         named = request.headers.get(TENANT_HEADER, DEFAULT_TENANT)
         return identify(self._keys, request.headers.get("authorization"), named)
@@ -207,6 +212,11 @@ class HttpGateway:
             "endpoints": list(card.endpoints),
             "lanes": dict(zip(card.endpoints, card.lanes, strict=False)),
         }
+
+
+def _late_headers(reply: OpenAIReply) -> dict[str, str]:
+    """The headers that the first event of a reply decides."""
+    return {} if reply.stream_id is None else {STREAM_HEADER: reply.stream_id}
 
 
 def _answering(endpoint: Endpoint) -> Endpoint:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
-from cluster.api import Progress
+from cluster.api import Progress, Summary
+from engine.errors import Internal
 from engine.types.sequence import FinishReason, SampledToken
 
 TokenText = Callable[[int], str]
@@ -120,6 +121,37 @@ class CompletionForm:
             "text_offset": offsets,
         }
         return listing, offset
+
+
+@dataclass(slots=True)
+class UsageCount:
+    """The tokens of all prompts of a reply, from their summaries."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    summaries: int = 0
+
+    def add(self, summary: Summary) -> None:
+        """Add the tokens of one prompt."""
+        self.summaries += 1
+        self.prompt_tokens += summary.prompt_tokens
+        self.completion_tokens += summary.completion_tokens
+        self.cached_tokens += summary.cached_tokens
+
+    def check(self, prompts: int) -> None:
+        """Raise Internal where the summary of a prompt is missing."""
+        if self.summaries != prompts:
+            raise Internal("the reply ended early")
+
+    def json(self) -> Json:
+        """`usage` in OpenAI's form."""
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "total_tokens": self.prompt_tokens + self.completion_tokens,
+            "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
+        }
 
 
 CHAT = ChatForm()

@@ -78,6 +78,7 @@ class _Request(BaseModel):
     endpoint: str = ""
     request_id: str = ""
     progress: bool = False
+    resumable: bool = False
     return_token_ids: bool = False
 
     @classmethod
@@ -104,6 +105,8 @@ class _Request(BaseModel):
             )
         if self.progress and not self.stream:
             raise InvalidRequest("progress is allowed with stream only", field="progress")
+        if self.resumable and not self.stream:
+            raise InvalidRequest("resumable is allowed with stream only", field="resumable")
         return OpenAICall(
             requests=self._requests(name, tenant, arrived_s),
             request_id=name,
@@ -117,6 +120,8 @@ class _Request(BaseModel):
     ) -> tuple[GenerateRequest, ...]:
         """One request for each prompt, numbered where there are several."""
         prompts = self._prompts()
+        if self.resumable and len(prompts) > 1:
+            raise InvalidRequest("resumable is allowed with one prompt only", field="resumable")
         total = len(prompts) * check_choices(self.n)
         if total > MAX_CHOICES:
             raise InvalidRequest(
@@ -132,6 +137,7 @@ class _Request(BaseModel):
             endpoint=check_name(self.endpoint, "endpoint"),
             tenant=check_tenant(tenant),
             progress=self.progress,
+            resumable=self.resumable,
             arrived_s=arrived_s,
         )
         if len(prompts) == 1:

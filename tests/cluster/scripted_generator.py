@@ -14,6 +14,7 @@ from cluster.api import (
     Heartbeat,
     ModelCard,
     Progress,
+    ResumeRequest,
     Scored,
     ScorePrompt,
     Started,
@@ -22,10 +23,12 @@ from cluster.api import (
     TokenPrompt,
     Tokens,
 )
+from cluster.api.event_streams import closing
 from engine.errors import Cancelled, NotFound, TandemError
 from engine.types.sampling_params import check_token
 from engine.types.scores import Scores
 from engine.types.sequence import SampledToken
+from tests.cluster.scripted_streams import ScriptedJournal
 
 VOCABULARY = 256
 WORDS = ("one", " two", " three", " four", " five", " six", " seven", " eight")
@@ -43,7 +46,10 @@ CARD = ModelCard(
 
 @dataclass
 class ScriptedGenerator:
-    """Counts from one; with `error`, raises it after `after` events; `endless` never stops."""
+    """Counts from one; with `error`, raises it after `after` events; `endless` never stops.
+
+    Generators of one `journal` are routers of one cluster.
+    """
 
     error: Exception | None = None
     after: int = 0
@@ -57,6 +63,7 @@ class ScriptedGenerator:
     finished: list[str] = field(default_factory=list)
     closed: list[str] = field(default_factory=list)
     running: dict[str, asyncio.Event] = field(default_factory=dict)
+    journal: ScriptedJournal = field(default_factory=ScriptedJournal)
 
     @property
     def model(self) -> ModelCard:
@@ -80,7 +87,36 @@ class ScriptedGenerator:
         self.running[request_id].set()
         return True
 
+    async def cancel_stream(self, stream_id: str, tenant: str) -> bool:
+        try:
+            stream = self.journal.stream(stream_id, tenant)
+        except NotFound:
+            return False
+        if stream.ended:
+            return False
+        stream.end_with(Cancelled("the request was cancelled"))
+        return True
+
+    async def resume(self, request: ResumeRequest) -> AsyncIterator[Event]:
+        self.journal.resumed.append(request)
+        self.journal.stream(request.stream_id, request.tenant)
+        async with closing(self.journal.follow(request.stream_id, request.have, True)) as events:
+            async for event in events:
+                yield event
+
     async def generate(self, request: GenerateRequest) -> AsyncIterator[Event]:
+        if not request.resumable:
+            events = self._run(request)
+        else:
+            stream_id, stream = self.journal.open(request.tenant, request.note)
+            filling = self.journal.fill(stream_id, self._run(request))
+            stream.task = asyncio.create_task(filling)
+            events = self.journal.follow(stream_id, (), False)
+        async with closing(events):
+            async for event in events:
+                yield event
+
+    async def _run(self, request: GenerateRequest) -> AsyncIterator[Event]:
         self.requests.append(request)
         cancelled = asyncio.Event()
         self.running[request.request_id] = cancelled

@@ -113,7 +113,10 @@ class GrpcFuzzer:
             return kind(path, request_serializer=identity, response_deserializer=identity)
 
         base = "/tandem.v1.Inference/"
-        self._generate = raw(f"{base}Generate", channel.unary_stream)
+        self._streamed = {
+            wire.GenerateRequest: raw(f"{base}Generate", channel.unary_stream),
+            wire.ResumeRequest: raw(f"{base}Resume", channel.unary_stream),
+        }
         self._unary = {
             wire.ScoreRequest: raw(f"{base}Score", channel.unary_unary),
             wire.CancelRequest: raw(f"{base}Cancel", channel.unary_unary),
@@ -130,8 +133,9 @@ class GrpcFuzzer:
         try:
             drawn = rng.random()
             if drawn < 0.7:
-                data = fuzzed_message(rng, wire.GenerateRequest)
-                call = self._generate(data, metadata=self._metadata, timeout=ANSWER_S)
+                kind = wire.GenerateRequest if drawn < 0.6 else wire.ResumeRequest
+                data = fuzzed_message(rng, kind)
+                call = self._streamed[kind](data, metadata=self._metadata, timeout=ANSWER_S)
                 async for _ in call:
                     if rng.random() < 0.02:
                         call.cancel()

@@ -159,6 +159,7 @@ def _copy(message: Message) -> Message:
 CALLS = (
     ("Generate", wire.GenerateRequest(text="a")),
     ("Score", wire.ScoreRequest(inputs=[wire.ScoreInput(text="a b")])),
+    ("Resume", wire.ResumeRequest(stream_id="s", have=[1])),
     ("Cancel", wire.CancelRequest(request_id="r")),
 )
 
@@ -196,7 +197,7 @@ async def _outcome(call, message: bytes) -> tuple[grpc.StatusCode, str, str]:
     return grpc.StatusCode.OK, "", ""
 
 
-@pytest.mark.parametrize("method", ["Generate", "Score", "Cancel", "GetModel"])
+@pytest.mark.parametrize("method", ["Generate", "Resume", "Score", "Cancel", "GetModel"])
 @pytest.mark.parametrize(
     "message",
     [b"\xff", b"\x08\x80", b"\x40" + b"\xff" * 11, b"\x0b" * 5000],

@@ -1,0 +1,164 @@
+"""Writes an answer as server-sent events: from its beginning on, or behind what a client has.
+
+Events of a resumable stream carry ids. One event of the stream is one chunk at most, so that a
+client has an event whole or not at all. Comments have no empty line of their own there: for
+OpenAI's client that line would end an event without data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
+
+from cluster.api import (
+    Event,
+    Generator,
+    Heartbeat,
+    Progress,
+    Resumability,
+    Scored,
+    Started,
+    Summary,
+    Tokens,
+)
+from cluster.api.event_streams import closing
+from cluster.api.off_loop import write_event
+from cluster.gateway.answers.stream_cursor import StreamCursor
+from cluster.gateway.answers.stream_note import StreamNote
+from cluster.gateway.openai_chunks import Json, UsageCount, progress_json
+from cluster.gateway.sse import DONE, HEARTBEAT, comment, data, dump
+from engine.errors import Internal
+
+
+class ChunkStream:
+    """The events of one answer. `prompts` counts its prompts.
+
+    With a `cursor` the answer goes on behind it; `offsets` are then where the next token of each
+    choice begins in its text.
+    """
+
+    def __init__(
+        self,
+        note: StreamNote,
+        generator: Generator,
+        prompts: int = 1,
+        cursor: StreamCursor | None = None,
+        offsets: Sequence[int] = (),
+    ) -> None:
+        choices = note.n * prompts
+        self._note = note
+        self._form = note.layout
+        self._generator = generator
+        self._prompts = prompts
+        self._cursor = cursor
+        have = [] if cursor is None else cursor.have
+        self._opened = [bool(count) for count in have] + [False] * (choices - len(have))
+        self._offsets = list(offsets) + [0] * (choices - len(offsets))
+        self._model = generator.model.name
+        self._usage = UsageCount()
+        self._frame: tuple[bytes, bytes] | None = None
+        if cursor is not None:
+            cursor.have += [0] * (choices - len(have))
+
+    @property
+    def stream_id(self) -> str | None:
+        """The id of the stream, once it has begun; None if it is not resumable."""
+        return None if self._cursor is None else self._cursor.stream_id
+
+    async def events(self, merged: AsyncIterator[tuple[int, Event]]) -> AsyncIterator[bytes]:
+        """Server-sent events, only comments before the first token; raises a TandemError."""
+        async with closing(merged) as found:
+            async for prompt_index, event in found:
+                written = await self._write(prompt_index, event)
+                if written:
+                    yield written
+        self._usage.check(self._prompts)
+        had_all = self._cursor is not None and self._cursor.ended
+        if self._cursor is not None:
+            self._cursor.ended = True
+        if self._note.include_usage and not had_all:
+            usage = self._envelope() | {"usage": self._usage.json()}
+            yield self._id() + data(usage)
+        yield self._id() + DONE
+
+    async def _write(self, prompt_index: int, event: Event) -> bytes:
+        match event:
+            case Tokens():
+                return await self._tokens(prompt_index, event)
+            case Heartbeat():
+                return self._comment(HEARTBEAT)
+            case Progress():
+                number = prompt_index * self._note.n + event.choice
+                return self._comment(comment("progress", progress_json(event, number)))
+            case Resumability(suspended):
+                return self._comment(comment("resumability", {"suspended": suspended}))
+            case Started():
+                self._model = event.model or self._model
+                if event.stream_id and self._cursor is None:
+                    self._cursor = StreamCursor(event.stream_id, [0] * self._note.n)
+                return self._id()
+            case Summary():
+                self._usage.add(event)
+            case Scored():
+                pass
+        return b""
+
+    async def _tokens(self, prompt_index: int, event: Tokens) -> bytes:
+        if event.choice >= self._note.n:
+            raise Internal(f"tokens of choice {event.choice} of {self._note.n}")
+        number = prompt_index * self._note.n + event.choice
+        written = await write_event(event, partial(self._chunks, number))
+        if self._cursor is None:
+            return written
+        self._cursor.add(event)
+        return self._id() + written
+
+    def _id(self) -> bytes:
+        return b"" if self._cursor is None else self._cursor.line()
+
+    def _comment(self, written: bytes) -> bytes:
+        return written if self._cursor is None else written[:-1]
+
+    def _chunks(self, number: int, event: Tokens) -> bytes:
+        """The event's chunk. The opening of its choice is in it, or in a chunk before it."""
+        opening = None if self._opened[number] else self._form.opening(number)
+        first, self._opened[number] = not self._opened[number], True
+        logprobs = self._logprobs(number, event)
+        if not (first or event.text or event.finish_reason or logprobs or self._note.token_ids):
+            return b""
+        delta = self._form.delta(number, event.text, logprobs, event.finish_reason)
+        if self._note.token_ids:
+            delta["token_ids"] = event.ids
+        if opening is None:
+            return self._chunk(delta)
+        if self._cursor is None:
+            return self._chunk(opening) + self._chunk(delta)
+        return self._chunk(delta | {"delta": opening["delta"] | delta["delta"]})
+
+    def _chunk(self, choice: Json) -> bytes:
+        if self._frame is None:
+            self._frame = self._new_frame()
+        head, tail = self._frame
+        return head + dump(choice) + tail
+
+    def _new_frame(self) -> tuple[bytes, bytes]:
+        """The bytes before and behind the choice in each chunk, the same in all chunks."""
+        tail = b'],"usage":null}\n\n' if self._note.include_usage else b"]}\n\n"
+        return b"data: " + dump(self._envelope()).removesuffix(b"]}"), tail
+
+    def _logprobs(self, number: int, event: Tokens) -> Json | None:
+        if not self._note.logprobs or not event.tokens:
+            return None
+        listing, self._offsets[number] = self._form.logprobs(
+            event.tokens, self._generator.token_text, self._offsets[number]
+        )
+        return listing
+
+    def _envelope(self) -> Json:
+        return {
+            "id": self._form.prefix + self._note.request_id,
+            "object": self._form.chunk_object,
+            "created": self._note.created,
+            "model": self._model,
+            "choices": [],
+        }

@@ -1,0 +1,97 @@
+"""The form of a streamed answer. A resumable request keeps it as its note, in JSON."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from typing import Self
+
+from cluster.api.limits import MAX_CHOICES
+from cluster.api.validation import check_request_id
+from cluster.gateway.openai_chunks import CHAT, COMPLETION, Form
+from cluster.gateway.openai_requests import OpenAICall
+from engine.errors import Internal, InvalidRequest
+
+FORMS: dict[str, Form] = {"chat": CHAT, "completion": COMPLETION}
+_KINDS = {
+    "form": str,
+    "request_id": str,
+    "created": int,
+    "n": int,
+    "include_usage": bool,
+    "token_ids": bool,
+    "logprobs": bool,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StreamNote:
+    """How an answer is written. `form` is a key of FORMS; `created` is in seconds since the epoch.
+
+    `n` choices answer each prompt.
+    """
+
+    form: str
+    request_id: str
+    created: int
+    n: int
+    include_usage: bool
+    token_ids: bool
+    logprobs: bool
+
+    @classmethod
+    def of(cls, form: str, call: OpenAICall) -> Self:
+        """The form of the answer to a call that came now."""
+        return cls(
+            form=form,
+            request_id=call.request_id,
+            created=int(time.time()),
+            n=call.n,
+            include_usage=call.include_usage,
+            token_ids=call.token_ids,
+            logprobs=call.requests[0].sampling.logprobs is not None,
+        )
+
+    @classmethod
+    def read(cls, text: str) -> Self:
+        """The note in `text`; InvalidRequest where another front end began the stream.
+
+        Raises Internal for a text that no front end wrote.
+        """
+        if not text:
+            raise InvalidRequest(
+                "the stream was begun over gRPC: Resume gives its rest", field="stream_id"
+            )
+        fault = Internal("the note of the stream cannot be read")
+        try:
+            found = json.loads(text)
+        except (ValueError, RecursionError):
+            raise fault from None
+        if not isinstance(found, dict) or found.keys() != _KINDS.keys():
+            raise fault
+        if any(type(found[name]) is not kind for name, kind in _KINDS.items()):
+            raise fault
+        note = cls(**found)
+        if note.form not in FORMS or not 1 <= note.n <= MAX_CHOICES or note.created < 0:
+            raise fault
+        try:
+            check_request_id(note.request_id)
+        except InvalidRequest:
+            raise fault from None
+        return note
+
+    def text(self) -> str:
+        """The note as JSON."""
+        fields = {name: getattr(self, name) for name in _KINDS}
+        return json.dumps(fields, separators=(",", ":"))
+
+    @property
+    def layout(self) -> Form:
+        """The form of a choice."""
+        return FORMS[self.form]
+
+    @property
+    def has_text_offsets(self) -> bool:
+        """Whether chunks say where in the text each token begins."""
+        return self.form == "completion" and self.logprobs
