@@ -8,10 +8,12 @@ from dataclasses import dataclass
 
 from cluster.api import ModelCard
 from cluster.config.schema import TandemConfig
+from cluster.journal.store import JournalStore, StreamLife
 from cluster.placement.placement import Placement
 from cluster.router.accounting import RequestAccounting
 from cluster.router.canary.routing import CanaryRouting
 from cluster.router.preprocessor import Preprocessor
+from cluster.router.resumable.streams import Journal
 from cluster.telemetry.labels import RequestLabels
 from engine.kv.prefix_digest import Chain
 from engine.model.loading import ModelDescription, describe
@@ -71,6 +73,16 @@ def new_accounting(
     endpoints, default = config.endpoints, config.default_endpoint
     labels = RequestLabels(endpoints, default, config.tenants, config.router.metric_tenants)
     return RequestAccounting(labels, canaries, preprocessor.endpoint_of)
+
+
+def new_journal(config: TandemConfig, router: str, model_identity: str) -> Journal | None:
+    """The router's part of the journal; None for a directory without an address."""
+    if config.directory.url is None:
+        return None
+    life = StreamLife(config.router.request_timeout_s, config.journal.keep_s)
+    secret, tls = config.security.read_secret(), config.tls.redis
+    store = JournalStore.connect(config.directory, secret, life, tls)
+    return Journal(config.journal, store, router, model_identity)
 
 
 def model_card(config: TandemConfig, description: ModelDescription) -> ModelCard:

@@ -6,23 +6,18 @@ outcome.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Sequence
-from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 from cluster.admission.admission_queue import AdmissionQueue
 from cluster.admission.arrival import arrival_of
 from cluster.admission.refusals import Refused
-from cluster.api import (
-    Event,
-    GenerateRequest,
-    ModelCard,
-    Summary,
-)
+from cluster.api import Event, GenerateRequest, ModelCard, ResumeRequest, Started, Summary
+from cluster.api.event_streams import closing
 from cluster.config.router import RouterConfig
 from cluster.discovery.healthy_replicas import HealthyReplicas
 from cluster.journal.rebuild import RebuiltStream
@@ -30,8 +25,14 @@ from cluster.placement.placement import Placement
 from cluster.replica_record import ReplicaLoad
 from cluster.router.accounting import RequestAccount, RequestAccounting
 from cluster.router.failover import Failover
-from cluster.router.phases import RequestPhases
+from cluster.router.phases import EmitOf, RequestPhases
 from cluster.router.preprocessor import Preprocessor
+from cluster.router.request_tasks import RequestTasks
+from cluster.router.resumable.progress import arrived_s, so_far
+from cluster.router.resumable.streams import Journal, ResumableStreams
+from cluster.router.resumable.takeover import OpenStream
+from cluster.router.resume_state import PreparedRequest
+from cluster.router.running_requests import RunningRequest, RunningRequests
 from cluster.rpc.client_stream import CallStreams
 from cluster.telemetry import router_metrics as metrics
 from cluster.telemetry.loop_lag import LoopLag

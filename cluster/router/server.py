@@ -25,7 +25,13 @@ from cluster.discovery.redis_directory import Directory
 from cluster.discovery.version_handover import elsewhere
 from cluster.replica_record import Change, ReplicaLoad, ReplicaRecord, ReplicaRole
 from cluster.router.admin_service import AdminServicer
-from cluster.router.assembly import ServedModel, new_accounting, new_placement, new_preprocessor
+from cluster.router.assembly import (
+    ServedModel,
+    new_accounting,
+    new_journal,
+    new_placement,
+    new_preprocessor,
+)
 from cluster.router.canary.routing import CanaryRouting
 from cluster.router.front_ends import FrontEnds
 from cluster.router.peer_exchange import PeerExchange, router_name
@@ -102,6 +108,7 @@ class RouterServer:
             self.fairness,
             new_accounting(config, self._canaries, preprocessor),
             connector,
+            new_journal(config, name, self._identity),
         )
         self._front_ends: FrontEnds | None = None
         self._heartbeat: LeaseHeartbeat | None = None
