@@ -1,0 +1,143 @@
+"""Resumable streams on two routers: every token exactly once, whoever breaks or dies."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+
+from cluster.api import Started, Summary, Tokens
+from cluster.api.event_streams import end
+from cluster.client import Client
+from cluster.router.server import RouterServer
+from engine.errors import Cancelled, InvalidRequest, NotFound
+from tests.eventually import eventually
+from tests.integration.local import cluster
+from tests.integration.test_resume import GREEDY, PROMPTS, SAMPLED
+
+
+@pytest.fixture
+def config(config):
+    return replace(config, decode=replace(config.decode, replicas=2))
+
+
+@asynccontextmanager
+async def two_routers(config):
+    """A cluster with a second router, and a client that knows both."""
+    async with cluster(config) as local:
+        other = await RouterServer.start(config, "router-1", local.directory)
+        addresses = [local.router.grpc_address, other.grpc_address]
+        try:
+            async with Client(addresses) as client:
+                yield local, other, client
+        finally:
+            await other.stop()
+
+
+async def die(router):
+    """As if the process had been killed: no more words to clients, journal and directory."""
+    resumable = router.router._resumable
+    await end([resumable._writing])
+    front_ends, router._front_ends = router._front_ends, None
+    await front_ends.close(0)
+    await router._heartbeat.stop(remove=False)
+
+
+class Read:
+    """A stream that is read, and how far it is."""
+
+    def __init__(self, events):
+        self.stream_id, self.have, self.text, self.logprobs = "", {}, "", []
+        self.finish, self.summary = {}, None
+        self.task = asyncio.create_task(self._read(events))
+
+    async def _read(self, events):
+        async for event in events:
+            if isinstance(event, Started):
+                self.stream_id = event.stream_id
+            elif isinstance(event, Tokens):
+                ids = self.have.setdefault(event.choice, [])
+                assert event.index == len(ids)
+                ids += event.ids
+                self.text += event.text
+                self.logprobs += [token.logprob for token in event.tokens]
+                self.finish[event.choice] = event.finish_reason
+            elif isinstance(event, Summary):
+                self.summary = event
+
+    async def has(self, tokens):
+        await eventually(lambda: len(self.have.get(0, ())) >= tokens or self.task.done())
+
+
+async def undisturbed(client, prompt, options):
+    whole = Read(client.generate(prompt, **options))
+    await whole.task
+    return whole
+
+
+@pytest.mark.parametrize("options", [GREEDY, SAMPLED, {**SAMPLED, "n": 3}])
+async def test_a_stream_goes_on_on_another_router(config, options):
+    async with two_routers(config) as (local, other, client):
+        whole = await undisturbed(client, PROMPTS[1], options)
+        read = Read(client.generate(PROMPTS[1], resumable=True, **options))
+        await read.has(30)
+        await die(local.router)
+        await asyncio.wait_for(read.task, 20)
+        assert read.have == whole.have
+        assert read.text == whole.text or options.get("n")
+        assert read.finish == whole.finish
+        assert read.logprobs == pytest.approx(whole.logprobs, abs=1e-4) or options.get("n")
+        assert read.summary.completion_tokens == whole.summary.completion_tokens
+        assert other.router.running == 0
+        await eventually(lambda: not any(one.load().used for one in local.replicas))
+
+
+async def test_another_connection_gets_what_the_first_one_lacked(config):
+    async with two_routers(config) as (local, other, client):
+        whole = await undisturbed(client, PROMPTS[2], SAMPLED)
+        read = Read(local.client.generate(PROMPTS[2], resumable=True, **SAMPLED))
+        await read.has(20)
+        have = len(read.have[0])
+        read.task.cancel()
+        async with Client(other.grpc_address) as second:
+            rest = Read(second.resume(read.stream_id, [have]))
+            rest.have[0] = whole.have[0][:have]
+            await asyncio.wait_for(rest.task, 20)
+        assert rest.have == whole.have and rest.summary
+        assert other.router.running == 0
+
+
+async def test_work_without_listeners_is_cancelled_after_a_while(config):
+    config = replace(config, journal=replace(config.journal, detached_s=0.3))
+    async with two_routers(config) as (local, other, client):
+        read = Read(
+            local.client.generate(PROMPTS[2], resumable=True, **GREEDY | {"max_tokens": 1900})
+        )
+        await read.has(20)
+        read.task.cancel()
+        await eventually(lambda: not any(one.load().used for one in local.replicas), 10)
+        with pytest.raises(Cancelled, match="no client listened"):
+            async for _ in client.resume(read.stream_id, [0]):
+                pass
+
+
+async def test_cancel_and_refusals_from_another_router(config):
+    async with two_routers(config) as (local, other, client):
+        read = Read(
+            local.client.generate(PROMPTS[2], resumable=True, **GREEDY | {"max_tokens": 1900})
+        )
+        await read.has(20)
+        async with Client(other.grpc_address) as second:
+            with pytest.raises(InvalidRequest, match="more than the journal"):
+                async for _ in second.resume(read.stream_id, [1899]):
+                    pass
+            with pytest.raises(NotFound):
+                async for _ in second.resume("A" * 22):
+                    pass
+            assert await second.cancel(stream_id=read.stream_id)
+            assert not await second.cancel(stream_id="A" * 22)
+        with pytest.raises(Cancelled):
+            await asyncio.wait_for(read.task, 10)
+        await eventually(lambda: not any(one.load().used for one in local.replicas), 10)
