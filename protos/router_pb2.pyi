@@ -156,7 +156,7 @@ class PurgeRequest(_message.Message):
     def __init__(self, tenant: _Optional[str] = ...) -> None: ...
 
 class PurgeResponse(_message.Message):
-    __slots__ = ("blocks", "failed")
+    __slots__ = ("blocks", "failed", "streams")
     class BlocksEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -173,6 +173,8 @@ class PurgeResponse(_message.Message):
         def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     BLOCKS_FIELD_NUMBER: _ClassVar[int]
     FAILED_FIELD_NUMBER: _ClassVar[int]
+    STREAMS_FIELD_NUMBER: _ClassVar[int]
     blocks: _containers.ScalarMap[str, int]
     failed: _containers.ScalarMap[str, str]
-    def __init__(self, blocks: _Optional[_Mapping[str, int]] = ..., failed: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    streams: int
+    def __init__(self, blocks: _Optional[_Mapping[str, int]] = ..., failed: _Optional[_Mapping[str, str]] = ..., streams: _Optional[int] = ...) -> None: ...

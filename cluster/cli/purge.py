@@ -1,4 +1,4 @@
-"""`tandem purge`: the cached KV of a tenant goes."""
+"""`tandem purge`: the cached KV and the resumable streams of a tenant go."""
 
 from __future__ import annotations
 
@@ -16,4 +16,8 @@ def run(options: argparse.Namespace) -> int:
         print(f"{replica}: {blocks} blocks")
     for replica, reason in sorted(answer.failed.items()):
         print(f"{replica}: not purged: {reason}", file=sys.stderr)
-    return 1 if answer.failed else 0
+    if answer.HasField("streams"):
+        print(f"{answer.streams} resumable streams")
+    else:
+        print("resumable streams: not purged: Redis is away", file=sys.stderr)
+    return 1 if answer.failed or not answer.HasField("streams") else 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 
@@ -55,6 +55,7 @@ class AdminServicer:
     Each call needs an operator's key. Without one it gets Unauthenticated or PermissionDenied, and
     nothing else is read of it.
     `latest` adds the newest load to a record, because the directory learns of it once a second.
+    `forget_streams` removes a tenant's resumable streams.
     """
 
     def __init__(
@@ -66,7 +67,9 @@ class AdminServicer:
         membership: Membership,
         canaries: CanaryRouting | None = None,
         latest: Callable[[ReplicaRecord], ReplicaRecord] | None = None,
+        forget_streams: Callable[[str], Awaitable[int]] | None = None,
     ) -> None:
+        self._forget_streams = forget_streams
         self._latest = latest or pools.latest
         self._membership = membership
         self._config = config
@@ -175,7 +178,7 @@ class AdminServicer:
     async def Purge(  # noqa: N802
         self, request: Received[router_pb2.PurgeRequest], context: Context
     ) -> router_pb2.PurgeResponse:
-        """Purge a tenant's cached blocks on every replica, and name those that did not answer."""
+        """Purge a tenant's cached blocks and resumable streams; name what did not answer."""
         async with answering(context):
             operator = self._operator(context)
             tenant = check_tenant((await request.read()).tenant)
@@ -186,6 +189,9 @@ class AdminServicer:
             )
             log.warning("tenant purged", extra={"operator": operator, "purged": tenant})
             response = router_pb2.PurgeResponse()
+            with suppress(Unavailable):
+                if self._forget_streams is not None:
+                    response.streams = await self._forget_streams(tenant)
             for replica, answer in zip(replicas, answers, strict=True):
                 if isinstance(answer, int):
                     response.blocks[replica.id] = answer

@@ -213,6 +213,10 @@ class Router:
         if running is not None:
             running.cancel(Cancelled(_CANCELLED))
 
+    async def forget_streams(self, tenant: str) -> int:
+        """Cancel and forget a tenant's resumable streams; returns their number."""
+        return 0 if self._resumable is None else await self._resumable.forget(tenant)
+
     def show(self) -> None:
         """Set the gauges to their present values."""
         metrics.RUNNING.set(len(self._running))

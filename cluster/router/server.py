@@ -25,13 +25,8 @@ from cluster.discovery.redis_directory import Directory
 from cluster.discovery.version_handover import elsewhere
 from cluster.replica_record import Change, ReplicaLoad, ReplicaRecord, ReplicaRole
 from cluster.router.admin_service import AdminServicer
-from cluster.router.assembly import (
-    ServedModel,
-    new_accounting,
-    new_journal,
-    new_placement,
-    new_preprocessor,
-)
+from cluster.router import assembly
+from cluster.router.assembly import ServedModel
 from cluster.router.canary.routing import CanaryRouting
 from cluster.router.front_ends import FrontEnds
 from cluster.router.peer_exchange import PeerExchange, router_name
@@ -83,7 +78,7 @@ class RouterServer:
         self._operators = self._keys or ApiKeys({}, operators)
         self._metrics = PrometheusBackend()
         self.watch = DirectoryWatch(directory, on_change=self._membership_changed)
-        self.placement = new_placement(config)
+        self.placement = assembly.new_placement(config)
         self._membership = Membership.of(config)
         connector = self._membership.connector()
         self._reports = LoadReports(
@@ -99,16 +94,16 @@ class RouterServer:
         self.fairness = FairShare(config.tenants, shares)
         self._canaries = CanaryRouting(config.endpoints, config_version(config))
         self._exchange = PeerExchange(directory, name, shares, self.fairness, self._canaries)
-        preprocessor = new_preprocessor(config, model)
+        preprocessor = assembly.new_preprocessor(config, model)
         self.router = Router(
             config.router,
             preprocessor,
             self.pools,
             self.placement,
             self.fairness,
-            new_accounting(config, self._canaries, preprocessor),
+            assembly.new_accounting(config, self._canaries, preprocessor),
             connector,
-            new_journal(config, name, self._identity),
+            assembly.new_journal(config, name, self._identity),
         )
         self._front_ends: FrontEnds | None = None
         self._heartbeat: LeaseHeartbeat | None = None
@@ -215,6 +210,7 @@ class RouterServer:
             self._membership,
             self._canaries,
             self._latest,
+            self.router.forget_streams,
         )
         front_ends = await FrontEnds.open(
             config.router,

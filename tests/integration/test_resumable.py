@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
 
-from cluster.api import Started, Summary, Tokens
+from cluster.api import Resumability, Started, Summary, Tokens
 from cluster.api.event_streams import end
 from cluster.client import Client
+from cluster.client.admin_client import request_purge
+from cluster.deploy.embedded_redis import EmbeddedRedis
 from cluster.router.server import RouterServer
 from engine.errors import Cancelled, InvalidRequest, NotFound
 from tests.eventually import eventually
-from tests.integration.local import cluster
+from tests.integration.local import OPERATOR_KEY, cluster
 from tests.integration.test_resume import GREEDY, PROMPTS, SAMPLED
 
 
@@ -50,7 +54,7 @@ class Read:
 
     def __init__(self, events):
         self.stream_id, self.have, self.text, self.logprobs = "", {}, "", []
-        self.finish, self.summary = {}, None
+        self.finish, self.summary, self.suspended = {}, None, []
         self.task = asyncio.create_task(self._read(events))
 
     async def _read(self, events):
@@ -66,6 +70,8 @@ class Read:
                 self.finish[event.choice] = event.finish_reason
             elif isinstance(event, Summary):
                 self.summary = event
+            elif isinstance(event, Resumability):
+                self.suspended.append(event.suspended)
 
     async def has(self, tokens):
         await eventually(lambda: len(self.have.get(0, ())) >= tokens or self.task.done())
@@ -141,3 +147,50 @@ async def test_cancel_and_refusals_from_another_router(config):
         with pytest.raises(Cancelled):
             await asyncio.wait_for(read.task, 10)
         await eventually(lambda: not any(one.load().used for one in local.replicas), 10)
+
+
+async def test_a_router_that_ends_hands_its_streams_over(config):
+    async with two_routers(config) as (local, _, client):
+        whole = await undisturbed(client, PROMPTS[3], SAMPLED)
+        read = Read(client.generate(PROMPTS[3], resumable=True, **SAMPLED))
+        await read.has(20)
+        await local.router.drain(0)
+        await local.router.router.close()
+        await asyncio.wait_for(read.task, 20)
+        assert read.have == whole.have and read.text == whole.text
+
+
+async def test_a_purge_forgets_the_streams_of_a_tenant(config):
+    async with two_routers(config) as (local, _, client):
+        options = {"max_tokens": 4, "resumable": True}
+        reads = {}
+        for tenant in ("a", "b"):
+            reads[tenant] = Read(local.client.generate("hello", tenant=tenant, **options))
+            await reads[tenant].task
+        answer = await request_purge(local.router.grpc_address, "a", OPERATOR_KEY)
+        assert answer.streams == 1
+        with pytest.raises(NotFound):
+            await Read(client.resume(reads["a"].stream_id, tenant="a")).task
+
+
+async def test_streams_go_on_while_redis_stands_still(config):
+    redis = EmbeddedRedis.start()
+    config = replace(config, directory=replace(config.directory, url=redis.url))
+    try:
+        async with cluster(config) as local:
+            whole = await undisturbed(local.client, PROMPTS[1], GREEDY)
+            read = Read(local.client.generate(PROMPTS[1], resumable=True, **GREEDY))
+            await read.has(20)
+            os.kill(redis.pid, signal.SIGSTOP)
+            try:
+                await read.has(len(read.have[0]) + 60)
+                await eventually(lambda: read.suspended == [True])
+            finally:
+                os.kill(redis.pid, signal.SIGCONT)
+            await asyncio.wait_for(read.task, 20)
+            assert read.have == whole.have
+            again = Read(local.client.resume(read.stream_id))
+            await asyncio.wait_for(again.task, 20)
+            assert again.have == whole.have and again.text == whole.text
+    finally:
+        redis.stop()

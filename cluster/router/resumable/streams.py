@@ -131,6 +131,10 @@ class ResumableStreams:
         """Have the owner of a tenant's stream cancel it; False where the tenant has none."""
         return await self._store.cancel(stream_id, tenant)
 
+    async def forget(self, tenant: str) -> int:
+        """Remove a tenant's streams from the journal, running ones too; returns their number."""
+        return await self._store.forget_tenant(tenant)
+
     async def outlive(self, running: RunningRequest) -> None:
         """Wait until the request has ended, or until nobody has listened for `detached_s`.
 
