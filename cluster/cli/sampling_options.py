@@ -20,13 +20,15 @@ def add_sampling(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--endpoint", metavar="NAME", help="default: the first one")
     text = "show how far it is, on a terminal, until the answer comes"
     parser.add_argument("--progress", action="store_const", const=True, help=text)
+    text = "go on by itself where the connection breaks, and print the id of the stream"
+    parser.add_argument("--resumable", action="store_const", const=True, help=text)
     parser.add_argument("--tenant", metavar="NAME", help="whose prompts it may share KV with")
 
 
 def sampling_of(options: argparse.Namespace) -> Options:
     """The flags that were given, as options of the client."""
     sampling = ("max_tokens", "temperature", "top_k", "top_p", "seed", "stop")
-    names = (*sampling, "endpoint", "tenant", "progress")
+    names = (*sampling, "endpoint", "tenant", "progress", "resumable")
     given = {name: getattr(options, name) for name in names}
     if given["stop"] is not None:
         given["stop"] = tuple(given["stop"])

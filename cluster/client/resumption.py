@@ -27,6 +27,8 @@ SILENCE_S = 25.0
 # Bound: the time until a router begins to answer `Resume`.
 ANSWER_S = 10.0
 _PAUSES_S = (0.02, 0.1, 0.5, 1.0)
+# Bound: calls in a row that bring nothing but an Unavailable of the router.
+_MOST_FRUITLESS = 3
 # Without an error of the router, these are of the connection, or of a proxy.
 _BROKEN = (
     grpc.StatusCode.CANCELLED,
@@ -69,6 +71,7 @@ class ResumedStream:
         self._began = self._news = False
         self._due_s: dict[RouterChannel, float] = {}
         self._failures = 0
+        self._fruitless = 0
 
     async def events(self) -> AsyncIterator[Event]:
         """Started, then Tokens, then Summary; raises a TandemError. Closing it cancels nothing."""
@@ -144,10 +147,15 @@ class ResumedStream:
     async def _after_error(self, router: RouterChannel, error: TandemError) -> RouterChannel:
         """As `_after_break`, for an error of the router.
 
-        The error of a call that began and had nothing new is that of the request itself.
+        The error of a call that began and had nothing new is that of the request itself. An
+        Unavailable may also be that of the journal, so it is believed when it comes repeatedly.
         """
         wait_s = retry_after(error)
-        if wait_s is None or not self._stream_id or (self._began and not self._news):
+        if self._began and not self._news:
+            self._fruitless += 1
+            if type(error) is not Unavailable or self._fruitless > _MOST_FRUITLESS:
+                raise error
+        if wait_s is None or not self._stream_id:
             raise error
         return await self._next(router, error, wait_s)
 
@@ -158,6 +166,8 @@ class ResumedStream:
         now_s = time.monotonic()
         if self._news or not self._failures:
             self._window_ends_s, self._failures = now_s + self._window_s, 0
+        if self._news:
+            self._fruitless = 0
         pause = min(self._failures // len(self._routers), len(_PAUSES_S) - 1)
         self._failures += 1
         self._due_s[router] = now_s + max(_PAUSES_S[pause], wait_s or 0.0)

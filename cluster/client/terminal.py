@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TextIO
 
@@ -29,7 +30,8 @@ async def stream_answer(
 ) -> tuple[str, Summary | None]:
     """Print the reply as it comes; returns its text and the closing summary.
 
-    Progress events are shown in one line of `status`, which is a terminal.
+    Progress events are shown in one line of `status`, which is a terminal. The id of a resumable
+    stream goes to stderr.
     """
     text, summary, shown = "", None, False
     async for event in client.generate(prompt, **options):
@@ -45,6 +47,8 @@ async def stream_answer(
                 print(event.text, end="", file=out, flush=True)
             case Summary():
                 summary = event
+            case Started(stream_id=stream_id) if stream_id:
+                print(f"stream {stream_id}", file=sys.stderr, flush=True)
             case Started() | Progress():
                 pass
     print(file=out, flush=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from cluster.api import (
@@ -10,25 +11,27 @@ from cluster.api import (
     Heartbeat,
     Progress,
     Resumability,
+    ResumeRequest,
     Scored,
     Started,
     Summary,
     Tokens,
 )
 from cluster.api.error_mapping import http_error
-from cluster.api.validation import check_request_id
+from cluster.api.validation import check_have, check_request_id, check_stream_id
+from cluster.gateway.answers.stream_note import StreamNote
 from cluster.gateway.json_body import parse_json
-from cluster.gateway.openai_chunks import CHAT, COMPLETION, Form, Json, progress_json
+from cluster.gateway.openai_chunks import Json, UsageCount, progress_json
 from cluster.gateway.openai_requests import ChatRequest, CompletionRequest, OpenAICall
 from engine.errors import Internal, InvalidRequest, TandemError, shown
 from protos.status import retry_after_ms
 
-_KINDS: dict[str, tuple[Form, type[ChatRequest] | type[CompletionRequest]]] = {
-    "chat": (CHAT, ChatRequest),
-    "completion": (COMPLETION, CompletionRequest),
+_KINDS: dict[str, type[ChatRequest] | type[CompletionRequest]] = {
+    "chat": ChatRequest,
+    "completion": CompletionRequest,
 }
-CANCEL = "cancel"
-_TYPES = (*_KINDS, CANCEL)
+CANCEL, RESUME = "cancel", "resume"
+_TYPES = (*_KINDS, RESUME, CANCEL)
 
 
 def read_object(text: str | None) -> dict[str, Any]:
@@ -61,17 +64,47 @@ def take_type(document: dict[str, Any]) -> str:
         raise InvalidRequest(
             f"type must be one of {', '.join(_TYPES)}, not {shown(kind)}", field="type"
         )
-    if kind == CANCEL and document:
+    return str(kind)
+
+
+def take_stream_id(document: dict[str, Any]) -> str | None:
+    """The id of the stream in a message to cancel, or None; InvalidRequest."""
+    stream_id = document.pop("stream_id", None)
+    _check_empty(document)
+    return None if stream_id is None else _stream_id(stream_id)
+
+
+def read_resume(document: dict[str, Any], tenant: str) -> ResumeRequest:
+    """The request of a message to resume; raises InvalidRequest."""
+    stream_id, have = document.pop("stream_id", None), document.pop("have", [])
+    _check_empty(document)
+    if not isinstance(have, list):
+        raise InvalidRequest(f"have must be a list, not {shown(have)}", field="have")
+    return ResumeRequest(_stream_id(stream_id), check_have(have), tenant)
+
+
+def _stream_id(value: object) -> str:
+    if not isinstance(value, str):
+        raise InvalidRequest(f"stream_id must be a string, not {shown(value)}", field="stream_id")
+    return check_stream_id(value)
+
+
+def _check_empty(document: dict[str, Any]) -> None:
+    if document:
         name = next(iter(document))
         raise InvalidRequest(f"unknown field {shown(name)}", field=name[:64])
-    return str(kind)
 
 
 def read_call(kind: str, document: dict[str, Any], request_id: str, tenant: str) -> OpenAICall:
     """The call of a message of that type, always streamed; raises InvalidRequest."""
     if document.setdefault("stream", True) is not True:
         raise InvalidRequest("stream must be true here, or absent", field="stream")
-    return _KINDS[kind][1].read(document).call(request_id, tenant)
+    return _KINDS[kind].read(document).call(request_id, tenant)
+
+
+def cancelled(name: str, stream_id: str) -> Json:
+    """The answer to a message that cancelled a stream."""
+    return {"id": name, "type": "cancelled", "stream_id": stream_id}
 
 
 def failed(name: str | None, error: TandemError) -> Json:
@@ -83,15 +116,25 @@ def failed(name: str | None, error: TandemError) -> Json:
 
 
 class Messages:
-    """The messages of one generation that `name`, the client's id, stands for."""
+    """The messages of one generation that `name`, the client's id, stands for.
 
-    def __init__(self, name: str, kind: str, call: OpenAICall, generator: Generator) -> None:
+    `offsets` are where the next token of each choice begins in its text, where it goes on.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        note: StreamNote,
+        generator: Generator,
+        prompts: int,
+        offsets: Sequence[int] = (),
+    ) -> None:
         self._name = name
-        self._form = _KINDS[kind][0]
-        self._call = call
+        self._note = note
         self._generator = generator
-        self._offsets = [0] * (call.n * len(call.requests))
-        self._summaries: list[Summary] = []
+        self._prompts = prompts
+        self._offsets = [*offsets] + [0] * (note.n * prompts - len(offsets))
+        self._usage = UsageCount()
 
     def of(self, prompt_index: int, event: Event) -> Json | None:
         """The message for an event of the prompt at `prompt_index`; None for none."""
@@ -99,42 +142,35 @@ class Messages:
             case Tokens():
                 return self._tokens(prompt_index, event)
             case Progress():
-                number = prompt_index * self._call.n + event.choice
+                number = prompt_index * self._note.n + event.choice
                 return self._message("progress") | progress_json(event, number)
-            case Started(request_id, model, prompt_tokens, seed):
+            case Started(request_id, model, prompt_tokens, seed, stream_id):
+                resumable = {"stream_id": stream_id} if stream_id else {}
                 return self._message("started") | {
                     "prompt": prompt_index,
                     "request_id": request_id,
                     "model": model,
                     "prompt_tokens": prompt_tokens,
                     "seed": seed,
+                    **resumable,
                 }
             case Resumability(suspended):
                 return self._message("resumability") | {"suspended": suspended}
             case Summary():
-                self._summaries.append(event)
+                self._usage.add(event)
                 return None
             case Heartbeat() | Scored():
                 return None  # the socket's own pings are sent in any case
 
     def end(self) -> Json:
         """The last message; Internal where a summary is missing."""
-        if len(self._summaries) != len(self._call.requests):
-            raise Internal("the reply ended early")
-        prompt_tokens = sum(one.prompt_tokens for one in self._summaries)
-        completion_tokens = sum(one.completion_tokens for one in self._summaries)
-        usage = {
-            "prompt_tokens": prompt_tokens,
-            "completion_tokens": completion_tokens,
-            "total_tokens": prompt_tokens + completion_tokens,
-            "prompt_tokens_details": {
-                "cached_tokens": sum(one.cached_tokens for one in self._summaries)
-            },
-        }
-        return self._message("end") | {"usage": usage}
+        self._usage.check(self._prompts)
+        return self._message("end") | {"usage": self._usage.json()}
 
     def _tokens(self, prompt_index: int, event: Tokens) -> Json:
-        number = prompt_index * self._call.n + event.choice
+        if event.choice >= self._note.n:
+            raise Internal(f"tokens of choice {event.choice} of {self._note.n}")
+        number = prompt_index * self._note.n + event.choice
         message = self._message("tokens") | {
             "choice": number,
             "index": event.index,
@@ -142,8 +178,8 @@ class Messages:
             "text": event.text,
             "finish_reason": event.finish_reason,
         }
-        if self._call.requests[0].sampling.logprobs is not None:
-            listing, self._offsets[number] = self._form.logprobs(
+        if self._note.logprobs:
+            listing, self._offsets[number] = self._note.layout.logprobs(
                 event.tokens, self._generator.token_text, self._offsets[number]
             )
             message["logprobs"] = listing

@@ -32,7 +32,11 @@ class Inference(inference_pb2_grpc.InferenceServicer):
 
     async def Generate(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
         self.asked.append(request)
-        yield inference_pb2.GenerateEvent(started=inference_pb2.Started(request_id="r"))
+        yield inference_pb2.GenerateEvent(
+            started=inference_pb2.Started(
+                request_id="r", stream_id="s" if request.resumable else ""
+            )
+        )
         for index, text in enumerate(("Good", " day")):
             tokens = inference_pb2.Tokens(index=index, ids=[index], text=text)
             yield inference_pb2.GenerateEvent(tokens=tokens)

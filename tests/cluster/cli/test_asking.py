@@ -23,6 +23,13 @@ def test_generate_streams_and_passes_the_sampling(
     assert list(asked.sampling.stop) == ["a", "b"]
 
 
+def test_a_resumable_answer_names_its_stream(
+    capsys: pytest.CaptureFixture[str], router: Router
+) -> None:
+    code, out, err = run(capsys, "generate", "Hi", "--resumable", "--address", router.address)
+    assert (code, out, err) == (0, "Good day\n", "stream s\n")
+
+
 def test_chat_answers_a_prompt_once(capsys: pytest.CaptureFixture[str], router: Router) -> None:
     code, out, _ = run(capsys, "chat", "Hi", "--system", "Be kind.", "--address", router.address)
     assert (code, out) == (0, "Good day\n")

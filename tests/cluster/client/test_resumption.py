@@ -10,6 +10,7 @@ from functools import partial
 import pytest
 
 from cluster.api import Started, Summary, Tokens
+from cluster.api.event_streams import closing
 from cluster.client import Client, resumption
 from engine import errors
 from tests.cluster.client.routers import two_routers
@@ -106,6 +107,33 @@ async def test_the_error_of_the_request_comes_behind_its_tokens(routers, client,
             got.append(event)  # noqa: PERF401
     assert [one.index for one in got if isinstance(one, Tokens)] == [0, 1]
     assert len(first.journal.resumed) == kind.retryable
+
+
+async def test_a_journal_that_is_away_for_a_moment_is_waited_for(routers, client):
+    first, second = routers.generators
+    first.after_events, first.times, first.breaks = 3, 1, routers.proxies[0].cut
+    away = 2
+
+    def flaky(resume):
+        async def follow(request):
+            nonlocal away
+            async with closing(resume(request)) as events:
+                async for event in events:
+                    yield event
+                    if away:
+                        away -= 1
+                        raise errors.Unavailable("Redis is away", retry_after_s=0.1)
+
+        return follow
+
+    first.resume, second.resume = flaky(first.resume), flaky(second.resume)
+    assert (await client.complete("a b", resumable=True)).text == "one two three four"
+    away = 100
+    second.after_events, second.times, second.breaks = 3, 1, routers.proxies[1].cut
+    first.times = 1
+    error = await raised(client.complete("a b", resumable=True))
+    assert error.message == "Redis is away"
+    assert away > 90
 
 
 async def test_a_refusal_before_the_start_is_not_tried_again(routers, client):

@@ -7,7 +7,15 @@ from collections.abc import AsyncIterator
 import openai
 import pytest
 
-from cluster.api import ChatMessage, ChatPrompt, TextPrompt, TokenPrompt
+from cluster.api import (
+    ChatMessage,
+    ChatPrompt,
+    Heartbeat,
+    Progress,
+    Resumability,
+    TextPrompt,
+    TokenPrompt,
+)
 from engine import errors
 from engine.types.sampling_params import SamplingParams
 from tests.cluster.gateway.http_listener import front_end
@@ -73,6 +81,34 @@ async def test_chat_streamed(client):
     assert chunks[-1].choices == []
     assert chunks[-1].usage.completion_tokens == 6
     assert len({chunk.id for chunk in chunks}) == 1
+
+
+async def test_a_resumable_chat_with_comments_between(client, generator):
+    generate = generator.generate
+
+    async def with_comments(request):
+        async for event in generate(request):
+            yield event
+            for more in (Heartbeat(), Progress(0, "decode", 1, 4), Resumability(suspended=False)):
+                yield more
+
+    generator.generate = with_comments
+    for path in (client.chat.completions, client.completions):
+        asks = {"messages": HELLO} if path is client.chat.completions else {"prompt": "a"}
+        stream = await path.create(
+            model="demo",
+            stream=True,
+            extra_body={"resumable": True},
+            stream_options={"include_usage": True},
+            **asks,
+        )
+        assert stream.response.headers["x-stream-id"]
+        *chunks, last = [chunk async for chunk in stream]
+        choices = [chunk.choices[0] for chunk in chunks]
+        texts = [one.delta.content if "messages" in asks else one.text for one in choices]
+        assert "".join(texts) == "one two three four"
+        assert choices[-1].finish_reason == "length"
+        assert last.usage.completion_tokens == 4
 
 
 async def test_chat_logprobs(client, generator):

@@ -18,7 +18,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from cluster.api import TextPrompt
 from cluster.api.limits import MAX_REQUEST_BYTES
 from cluster.gateway import uvicorn_server as http_server
-from cluster.gateway import websocket as gateway_socket
+from cluster.gateway import websocket_session
 from cluster.tenants.api_keys import FileKeys
 from engine.errors import Overloaded
 from tests.cluster.gateway.http_listener import front_end
@@ -262,7 +262,7 @@ async def test_an_id_that_runs_is_refused(socket, generator):
 
 
 async def test_generations_on_a_socket_are_bounded(socket, generator, monkeypatch):
-    monkeypatch.setattr(gateway_socket, "MOST_AT_ONCE", 3)
+    monkeypatch.setattr(websocket_session, "MOST_AT_ONCE", 3)
     generator.endless, generator.pause_s = True, 0.01
     for number in range(3):
         await say(socket, TEXT | {"id": str(number)})
