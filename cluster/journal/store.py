@@ -153,13 +153,13 @@ class JournalStore:
         answers: bytes = await self._call(self._append(args=args))
         return [Appended(letter) for letter in answers.decode()] or None
 
-    async def find(self, stream_id: str, tenant: str) -> StoredStream:
-        """A tenant's stream; NotFound where the tenant has none of that id."""
+    async def find(self, stream_id: str, tenant: str | None) -> StoredStream:
+        """A tenant's stream, or with None anybody's; NotFound where there is none of that id."""
         if is_stream_id(stream_id):
             found = await self._reading(stream_id, 0, count=0, request=True, listening=False)
             if found is not None:
                 record = self._opened(stream_id, found[5])
-                if record is not None and (record.request.tenant or DEFAULT_TENANT) == tenant:
+                if record is not None and tenant in (None, record.request.tenant or DEFAULT_TENANT):
                     return StoredStream(stream_id, record, _state(found))
         raise NotFound("there is no such stream, or it ended too long ago", field="stream_id")
 
@@ -205,7 +205,7 @@ class JournalStore:
         outcome, fence, cancelled = await self._call(self._take_over(keys=keys, args=args))
         return TakeOver(outcome.decode(), fence, bool(cancelled))
 
-    async def cancel(self, stream_id: str, tenant: str) -> bool:
+    async def cancel(self, stream_id: str, tenant: str | None) -> bool:
         """Have the owner of a tenant's stream cancel it; False where the tenant has none running.
 
         A router that takes the stream over later learns of it, too.

@@ -37,14 +37,7 @@ from cluster.rpc.client_stream import CallStreams
 from cluster.telemetry import router_metrics as metrics
 from cluster.telemetry.loop_lag import LoopLag
 from cluster.tenants.fair_share import FairShare
-from engine.errors import (
-    Cancelled,
-    InvalidRequest,
-    NotFound,
-    Overloaded,
-    TandemError,
-    Unavailable,
-)
+from engine.errors import Cancelled, InvalidRequest, NotFound, Overloaded, TandemError, Unavailable
 from engine.kv.prefix_digest import DEFAULT_TENANT
 from protos.wire.client import Connector
 
@@ -145,7 +138,9 @@ class Router:
 
     async def cancel_stream(self, stream_id: str, tenant: str) -> bool:
         """End a tenant's resumable request on any router; False where it has none."""
-        return self._resumable is not None and await self._resumable.cancel(stream_id, tenant)
+        if self._resumable is None:
+            return False
+        return await self._resumable.cancel(stream_id, self._named(tenant))
 
     async def generate(self, request: GenerateRequest) -> AsyncIterator[Event]:
         """Started, then Tokens, then Summary; raises a TandemError.
@@ -179,7 +174,7 @@ class Router:
         """The rest of a resumable stream of any router, as `Generator.resume` has it."""
         if self._resumable is None:
             raise NotFound("this router has no journal of streams", field="stream_id")
-        async with closing(self._resumable.resume(request)) as events:
+        async with closing(self._resumable.resume(request, self._named(request.tenant))) as events:
             async for event in events:
                 yield event
 
@@ -246,6 +241,10 @@ class Router:
     def _counts_for(self, tenant: str) -> str:
         """The tenant for caps and metrics: without API keys all requests count for `default`."""
         return DEFAULT_TENANT if self._config.api_keys is None else tenant
+
+    def _named(self, tenant: str) -> str | None:
+        """The tenant to whom a stream must belong; None without API keys, where nobody is known."""
+        return None if self._config.api_keys is None else tenant
 
     def _refuse_early(self, request: GenerateRequest, account: RequestAccount) -> None:
         """Raise Refused where no wait can help the request; this is decided without its tokens."""

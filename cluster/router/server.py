@@ -24,8 +24,8 @@ from cluster.discovery.heartbeat import DirectoryWatch, LeaseHeartbeat, join_dir
 from cluster.discovery.redis_directory import Directory
 from cluster.discovery.version_handover import elsewhere
 from cluster.replica_record import Change, ReplicaLoad, ReplicaRecord, ReplicaRole
-from cluster.router.admin_service import AdminServicer
 from cluster.router import assembly
+from cluster.router.admin_service import AdminServicer
 from cluster.router.assembly import ServedModel
 from cluster.router.canary.routing import CanaryRouting
 from cluster.router.front_ends import FrontEnds

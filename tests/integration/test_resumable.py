@@ -117,7 +117,7 @@ async def test_another_connection_gets_what_the_first_one_lacked(config):
 
 async def test_work_without_listeners_is_cancelled_after_a_while(config):
     config = replace(config, journal=replace(config.journal, detached_s=0.3))
-    async with two_routers(config) as (local, other, client):
+    async with two_routers(config) as (local, _other, client):
         read = Read(
             local.client.generate(PROMPTS[2], resumable=True, **GREEDY | {"max_tokens": 1900})
         )
@@ -130,7 +130,7 @@ async def test_work_without_listeners_is_cancelled_after_a_while(config):
 
 
 async def test_cancel_and_refusals_from_another_router(config):
-    async with two_routers(config) as (local, other, client):
+    async with two_routers(config) as (local, other, _client):
         read = Read(
             local.client.generate(PROMPTS[2], resumable=True, **GREEDY | {"max_tokens": 1900})
         )
@@ -170,7 +170,10 @@ async def test_a_purge_forgets_the_streams_of_a_tenant(config):
         answer = await request_purge(local.router.grpc_address, "a", OPERATOR_KEY)
         assert answer.streams == 1
         with pytest.raises(NotFound):
-            await Read(client.resume(reads["a"].stream_id, tenant="a")).task
+            await Read(client.resume(reads["a"].stream_id)).task
+        again = Read(client.resume(reads["b"].stream_id))
+        await again.task
+        assert again.have == reads["b"].have
 
 
 async def test_streams_go_on_while_redis_stands_still(config):

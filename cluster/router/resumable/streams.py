@@ -105,9 +105,9 @@ class ResumableStreams:
         running.stream.put(started)
         return emit_to(running.stream)
 
-    async def resume(self, request: ResumeRequest) -> AsyncIterator[Event]:
-        """The rest of a stream, as `Generator.resume` has it."""
-        stored = await self._store.find(request.stream_id, request.tenant)
+    async def resume(self, request: ResumeRequest, tenant: str | None) -> AsyncIterator[Event]:
+        """The rest of a stream of the tenant, or with None of any; as in `Generator.resume`."""
+        stored = await self._store.find(request.stream_id, tenant)
         cursor = Cursor(request.have, stored.record.request.n or 1)
         tail = JournalTail(self._store, stored.stream_id, cursor, self._writer.watch)
         await tail.find()
@@ -127,8 +127,8 @@ class ResumableStreams:
             events.close()
             await end([reading])
 
-    async def cancel(self, stream_id: str, tenant: str) -> bool:
-        """Have the owner of a tenant's stream cancel it; False where the tenant has none."""
+    async def cancel(self, stream_id: str, tenant: str | None) -> bool:
+        """Have the owner of a stream of the tenant, or of any, cancel it; False for none."""
         return await self._store.cancel(stream_id, tenant)
 
     async def forget(self, tenant: str) -> int:
