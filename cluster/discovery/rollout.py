@@ -26,8 +26,8 @@ from cluster.discovery.heartbeat import WATCH_INTERVAL_S
 from cluster.discovery.redis_directory import Directory
 from cluster.discovery.request_seal import RequestSeal
 from cluster.replica_record import Pool, ReplicaRecord
-from cluster.telemetry.rare_log import RareLog
 from engine.errors import ConfigError, InvalidRequest, TandemError, Unavailable
+from engine.rare_log import RareLog
 
 log = logging.getLogger(__name__)
 
@@ -163,10 +163,10 @@ class Rollouts:
             request = RolloutRequest.from_json(text)
             sealed = request.is_sealed(self._seal) and request.id not in self._done
         except ValueError:
-            self._refused.note(1, {"reason": "no request"})
+            self._refused.note({"reason": "no request"})
             return
         if not sealed:
-            self._refused.note(1, {"reason": NOT_OF_THIS_RUN})
+            self._refused.note({"reason": NOT_OF_THIS_RUN})
             await _publish(directory, RolloutState(request.id, "", "failed", NOT_OF_THIS_RUN))
             return
         state = await self._carry_out(request, directory)
