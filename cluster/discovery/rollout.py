@@ -180,12 +180,13 @@ class Rollouts:
         self._done.append(request.id)
         await _publish(directory, state)  # this state does not expire
         try:
-            config = next_config(self.config, requested_config(request))
+            requested = requested_config(request)
+            config = next_config(self.config, requested)
             # Checked here too, because another router may run another configuration.
             refuse_weakening(weakened := weakenings(self.config, config), request)
             for line in weakened:
                 self._print_line(f"rollout by {request.operator} weakens {line}")
-            for line in restart_notices(self.config, config):
+            for line in restart_notices(self.config, requested):
                 self._print_line(f"rollout by {request.operator}: {line}")
             config = await asyncio.to_thread(self._prepare, config)
             state = replace(state, version=config_version(config), state="starting")

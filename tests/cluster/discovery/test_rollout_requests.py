@@ -11,6 +11,7 @@ from functools import partial
 import pytest
 from redis.asyncio import Redis
 
+from cluster.config.tls import CertificateConfig, TlsConfig
 from cluster.deploy.stop_request import stop_requested
 from cluster.discovery.request_seal import RequestSeal
 from cluster.discovery.rollout import (
@@ -197,3 +198,17 @@ async def test_a_rollout_that_adds_keys_says_what_it_does_not_close(directory) -
     rollouts = Rollouts(RUNNING, Serve(directory), lambda config: config, lines.append, SEAL)
     await rollouts.poll(directory)
     assert lines[0].endswith(notice)
+
+
+async def test_a_rollout_without_the_section_tls_says_that_the_running_one_stays(directory) -> None:
+    running = replace(RUNNING, tls=TlsConfig(CertificateConfig("/c.pem", "/k.pem")))
+    admin = admin_of(directory, running)
+    await directory.listen_for_stop(SEAL.launcher)
+    request = router_pb2.RolloutRequest(configuration=document_of(OTHER))
+    (notice,) = (await admin.Rollout(received(request), Context())).notices
+    assert notice.startswith("the running `tls` stays")
+    lines = []
+    rollouts = Rollouts(running, Serve(directory), lambda config: config, lines.append, SEAL)
+    await rollouts.poll(directory)
+    assert lines[0] == f"rollout by anybody: {notice}"
+    assert rollouts.config.tls == running.tls
