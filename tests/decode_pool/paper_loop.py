@@ -110,21 +110,25 @@ async def running(monkeypatch, factor, budget_s=0.06, engine=None, batching=None
     worker.close()
 
 
-def new_job(owner, prompt, max_tokens, local):
+def new_job(owner, prompt, max_tokens, local, stop=()):
     tokenizer = TOKENIZERS["byte_level"]
-    sampling = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
+    sampling = SamplingParams(max_tokens=max_tokens, stop=stop, ignore_eos=True)
     completion = ChoiceText(tokenizer, [1], sampling, tokenizer.eos_ids, 10_000)
     return DecodeJob(Sequence(owner, [1] * prompt, prompt, sampling), completion, local=local)
 
 
 async def stream(subject, owner, max_tokens):
     """A request whose KV came from elsewhere, to its end."""
-    job = new_job(owner, 100, max_tokens, local=False)
+    await finish(subject, await committed(subject, new_job(owner, 100, max_tokens, local=False)))
+
+
+async def committed(subject, job):
+    """The job, whose KV came from elsewhere, in the batch."""
     subject.register(job)
     job.take_first(5)
     await subject.admit(job)
     subject.commit(job)
-    await finish(subject, job)
+    return job
 
 
 async def prompt(subject, owner, tokens, max_tokens=2, urgency=Urgency.PROMPTS):

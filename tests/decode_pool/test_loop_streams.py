@@ -12,6 +12,7 @@ import pytest
 
 from decode_pool.itl_budget import ItlBudget
 from decode_pool.shared_cores import StepInterval
+from engine.errors import Internal
 from engine.types.urgency import Urgency
 from tests.decode_pool.paper_loop import (
     LAYERS,
@@ -19,10 +20,13 @@ from tests.decode_pool.paper_loop import (
     STEP_S,
     TOKENS_PER_S,
     PaperEngine,
+    committed,
+    new_job,
     prompt,
     running,
     stream,
 )
+from tests.engine.text.test_completion import TOKENIZERS
 from tests.paused_engine import PausedEngine
 
 
@@ -171,3 +175,25 @@ async def test_a_stream_that_joins_during_a_step_waits_for_a_layer_and_not_for_a
     assert engine.slices[slices : slices + 1] == [0.0]
     layer_s = (PASS_S + 512 / TOKENS_PER_S) / LAYERS
     assert engine.tokens_s["new"][0] - since_s <= 2 * STEP_S + layer_s + 1e-9
+
+
+async def test_a_failed_step_spares_a_request_whose_text_ended_beside_it(monkeypatch):
+    """Its stop string is found while the step goes on, and its last tokens are not yet read."""
+    tokenizer = TOKENIZERS["byte_level"]
+    async with running(monkeypatch, 2.0) as (subject, engine):
+        forward = engine.forward
+
+        def fail_second(spans):
+            if len(engine.tokens_s.get("stopped", ())) == 1:
+                engine.tokens_s.clear()
+                raise RuntimeError("broke")
+            return forward(spans)
+
+        monkeypatch.setattr(engine, "forward", fail_second)
+        job = new_job("stopped", 100, 20, local=False, stop=(tokenizer.decode([7]),))
+        await committed(subject, job)
+        with pytest.raises(Internal, match="a decode step failed"):
+            await stream(subject, "beside", 20)
+        await stream(subject, "later", 3)
+        assert job.collect().finish_reason == "stop"
+        await job.drained
