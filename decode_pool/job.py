@@ -136,7 +136,8 @@ class DecodeJob:
             ready(NOW)
 
     def cancel(self) -> None:
-        """Note that the request no longer waits for blocks."""
+        """Note that no caller waits for the request any more; `ready` is called no more."""
+        self._ready = None
         self.granted.cancel()
 
     def collect(self) -> Emission | None:

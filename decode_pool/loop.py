@@ -46,7 +46,7 @@ class DecodeLoop(PoolLoop[DecodeJob]):
         self._unread: list[DecodeJob] = []
 
     def register(self, job: DecodeJob) -> None:
-        """Register a request; it is admitted once its KV is offered. PromptTooLong, Overloaded."""
+        """Register a request, which `admit` admits later; raises PromptTooLong or Overloaded."""
         self._scheduler.check_feasible(job.sequence)
         batch = job.sequence.lane == "batch"
         require_capacity(len(self._jobs), self._max_jobs, "requests are here", batch=batch)

@@ -73,6 +73,8 @@ class DecodeServicer:
             began_s = time.monotonic()
             job.listen(lambda due_s: sink.ready(collect, due_s))
             await job.drained
+            if job.local and not job.failed_over and job.first_s is not None:
+                began_s = job.first_s  # the prompt has its own time
             decode_s = time.monotonic() - began_s
             sink.put(CallEvent(retired=_retired(job, decode_s)))
             log.info("decode ended", extra=_ending(job, decode_s))

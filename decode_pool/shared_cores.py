@@ -48,9 +48,9 @@ class StepInterval:
         self._disturbed = self._disturbed + 1 if disturbed else 0
         if not disturbed:
             self._undisturbed.append(seconds)
-        if not self._undisturbed or self._disturbed >= _FORGET_AFTER_STEPS:
-            return None
-        return median(self._undisturbed)
+        elif self._disturbed >= _FORGET_AFTER_STEPS:
+            self._undisturbed.clear()
+        return median(self._undisturbed) if self._undisturbed else None
 
     def wait_s(self, since_s: float, urgency: Urgency = Urgency.PROMPTS) -> float:
         """The seconds that the next step waits, if the last step began `since_s` ago."""

@@ -108,8 +108,11 @@ async def _server(options: argparse.Namespace) -> ServerTarget:
             (await send_request(target, server.completion(warm, 2), _REQUEST_S)).events()
             return server
     except (OSError, BadAnswer) as error:
-        hint = await connect_hint(join(target.host, target.port), target.tls, "https")
-        raise Unavailable(f"{options.url}: {hint or error or type(error).__name__}") from None
+        reason = await connect_hint(join(target.host, target.port), target.tls, "https")
+        reason = reason or str(error) or type(error).__name__
+        if isinstance(error, BadAnswer) and error.status == b"401":
+            reason = f"name the variable with an API key of this server: --key-env; {reason}"
+        raise Unavailable(f"{options.url}: {reason}") from None
 
 
 async def first_model(target: Target) -> str:

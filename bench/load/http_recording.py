@@ -13,7 +13,11 @@ Event = dict[str, Any]
 
 
 class BadAnswer(Exception):
-    """The server answered with an error or in an unexpected form."""
+    """The server answered with an error or in an unexpected form; `status` is that of an error."""
+
+    def __init__(self, message: str, status: bytes = b"") -> None:
+        super().__init__(message)
+        self.status = status
 
 
 @dataclass(slots=True)
@@ -111,9 +115,10 @@ def _body(reads: list[tuple[float, bytes]]) -> list[tuple[float, bytes]]:
     head, found, body = whole.partition(b"\r\n\r\n")
     if whole and not whole.startswith(b"HTTP/"):
         raise BadAnswer("it speaks no HTTP/1.1; a router's gRPC port is not its HTTP port")
-    if not found or head.split(b" ", 2)[1:2] != [b"200"]:
+    status = b"".join(head.split(b" ", 2)[1:2])
+    if not found or status != b"200":
         told = head.partition(b"\r\n")[0] + b": " + body if found else whole
-        raise BadAnswer(told[:300].decode("utf-8", "replace"))
+        raise BadAnswer(told[:300].decode("utf-8", "replace"), status)
     moments = _Moments(reads)
     position = len(head) + 4
     if headers(whole).get("transfer-encoding", "").lower() != "chunked":

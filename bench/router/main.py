@@ -82,7 +82,12 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--front-ends", nargs="+", default=["grpc", "http"])
     parser.add_argument("--parts", nargs="+", choices=_PARTS, default=list(_PARTS))
     parser.add_argument("--results", type=Path, help="the folder in which the figures are kept")
-    parser.add_argument("--tls", action="store_true", help="front ends and replicas with TLS")
+    parser.add_argument(
+        "--tls",
+        action="store_true",
+        help="the router with TLS, to clients and to replicas; direct front ends and the echo of "
+        "the replicas stay plain",
+    )
     parser.add_argument("--load", nargs=5, help=argparse.SUPPRESS)
     return parser.parse_args()
 

@@ -20,7 +20,7 @@ from cluster.admission.policy import (
     assign_by,
     decided_by,
 )
-from cluster.admission.refusals import RefusalLog, Refused
+from cluster.admission.refusals import Refused, refusal_log
 from cluster.admission.unserved_demand import UnservedDemand
 from cluster.admission.waiting_queue import Outcome, WaitingQueue, WaitingRequest
 from cluster.discovery.healthy_replicas import HealthyReplicas
@@ -60,7 +60,7 @@ class Assigner:
         self._fairness = fairness
         self._waiting = waiting
         self._clock = clock
-        self._refusals = RefusalLog()
+        self._refusals = refusal_log(clock)
         self._offered = OfferedLoad()
         self._sizes = SizeEstimate()
 
@@ -134,11 +134,11 @@ class Assigner:
         """A refusal of the request for that reason, with a promised retry."""
         if asleep := self.asleep(request):
             left_s = self._pools.starts.left_s(asleep, now)
-            return self._refused(request, Refuse(reason, left_s), now)
+            return self._refused(request.arrived_s, Refuse(reason, left_s), now)
         replicas = len(self._pools.healthy("prefill"))
         forecast = self._plan(request, now).forecast
         verdict = self.policy.refuse(reason, request, forecast, now, replicas=replicas)
-        return self._refused(request, verdict, now)
+        return self._refused(request.arrived_s, verdict, now)
 
     def refuse_early(self, arrival: ArrivingRequest, now: float) -> Refused | None:
         """The refusal of a request that arrives behind too much work; None: it is to be planned."""
@@ -147,7 +147,7 @@ class Assigner:
         ahead = self._sizes.ahead(arrival.size, *before, now)
         replicas = max(1, len(self._pools.healthy("prefill")))
         verdict = self.policy.refuse_early(arrival, ahead, now, replicas=replicas)
-        return None if verdict is None else self._refused(arrival, verdict, now)
+        return None if verdict is None else self._refused(arrival.arrived_s, verdict, now)
 
     def settle(self, waiting: WaitingRequest) -> None:
         """Use up the promised retry of a request that is decided or gone. Idempotent."""
@@ -227,7 +227,7 @@ class Assigner:
         self, waiting: WaitingRequest, verdict: Wait | Refuse, now: float
     ) -> Refused | None:
         if isinstance(verdict, Refuse):
-            return self._refused(waiting.request, verdict, now)
+            return self._refused(waiting.request.arrived_s, verdict, now)
         waiting.waits_for(verdict.reason)
         slot = verdict.reason in ("decode_batch", "itl")
         decoders = max(1, len(self._pools.healthy("decode")))
@@ -292,9 +292,8 @@ class Assigner:
         shares = self._placement.add_load(plan, request, now)
         return Assignment(request, plan, shares, now, on_end)
 
-    def _refused(
-        self, request: PlacementRequest | ArrivingRequest, verdict: Refuse, now: float
-    ) -> Refused:
-        self._refusals.note(verdict, now)
+    def _refused(self, arrived_s: float, verdict: Refuse, now: float) -> Refused:
+        retry = {"retry_after_s": round(verdict.retry_after_s, 3)}
+        self._refusals.note(retry, kind=verdict.reason)
         self.unserved.refused(verdict.reason, now)
-        return Refused.by(verdict, now - request.arrived_s)
+        return Refused.by(verdict, now - arrived_s)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-import math
-from collections import Counter
+from collections.abc import Callable
 
 from cluster.admission.policy import Reason, Refuse
 from cluster.admission.refusal_reasons import REASONS
@@ -17,6 +16,7 @@ from engine.errors import (
     TandemError,
     Unauthenticated,
 )
+from engine.rare_log import RareLog
 
 log = logging.getLogger(__name__)
 
@@ -52,24 +52,9 @@ class Refused(Overloaded):
         return cls(message, retry_after_s=wait_s, reason=reason, decided_s=decided_s)
 
 
-class RefusalLog:
-    """Logs refusals by reason: one line at the first, then one every 5 s at most."""
-
-    def __init__(self) -> None:
-        self._since: Counter[str] = Counter()
-        self._logged_s = -math.inf
-
-    def note(self, refusal: Refuse, now: float) -> None:
-        """Note a refused request."""
-        self._since[refusal.reason] += 1
-        if now - self._logged_s < _LOG_EVERY_S:
-            return
-        log.warning(
-            "requests are refused",
-            extra={**self._since, "retry_after_s": round(refusal.retry_after_s, 3)},
-        )
-        self._since.clear()
-        self._logged_s = now
+def refusal_log(clock: Callable[[], float]) -> RareLog:
+    """Logs refused requests, counted by reason."""
+    return RareLog(log, "requests are refused", _LOG_EVERY_S, clock)
 
 
 def is_fault(error: TandemError) -> bool:

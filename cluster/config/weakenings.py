@@ -18,6 +18,10 @@ _PAGES_STAY_OPEN = (
     "Ray's pages of metrics stay open to every user of this host until `tandem serve` is started "
     "again: Ray reads only at its start whether it shows them"
 )
+_TLS_STAYS = (
+    "the running `tls` stays, which differs from that of this configuration: only a new start of "
+    "`tandem serve` changes it"
+)
 
 
 def weakenings(running: TandemConfig, requested: TandemConfig) -> list[str]:
@@ -26,9 +30,13 @@ def weakenings(running: TandemConfig, requested: TandemConfig) -> list[str]:
 
 
 def restart_notices(running: TandemConfig, requested: TandemConfig) -> list[str]:
-    """What the requested configuration protects only after a new start; empty if nothing."""
+    """What only a new start would take from the requested configuration; empty if nothing.
+
+    `requested` is as it was requested, before a rollout keeps anything.
+    """
     adds_keys = running.router.api_keys is None and requested.router.api_keys is not None
-    return [_PAGES_STAY_OPEN] if adds_keys and running.ray.address is None else []
+    notices = [_PAGES_STAY_OPEN] if adds_keys and running.ray.address is None else []
+    return notices if running.tls == requested.tls else [*notices, _TLS_STAYS]
 
 
 def _weakenings(running: TandemConfig, requested: TandemConfig) -> Iterator[str]:

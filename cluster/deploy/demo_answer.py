@@ -8,19 +8,24 @@ from typing import TextIO
 from cluster.api import ChatMessage
 from cluster.client.router_address import RouterAddress
 from cluster.client.terminal import stream_answer, timing
+from cluster.deploy.reserved_ports import router_command
 from cluster.deploy.startup_progress import StartupProgress
-from engine.errors import InvalidRequest, TandemError
+from engine.errors import InvalidRequest, TandemError, Unauthenticated
 
 DEMO_QUESTION = "What is Tandem?"
 _DEMO_TOKENS = 128
 
 
 async def answer_demo(router: RouterAddress, out: TextIO, progress: StartupProgress) -> None:
-    """Answer one question on the terminal; a model that cannot chat continues the text."""
+    """Answer one question on the terminal; a model that cannot chat continues the text.
+
+    Where the router wants an API key and there is none, say how to ask with a key.
+    """
     from cluster.client import Client
 
+    key = os.environ.get("TANDEM_API_KEY")
     progress.say(f"\n> {DEMO_QUESTION}")
-    async with Client(router, api_key=os.environ.get("TANDEM_API_KEY")) as client:
+    async with Client(router, api_key=key) as client:
         prompts = ([ChatMessage("user", DEMO_QUESTION)], DEMO_QUESTION)
         for prompt in prompts:
             try:
@@ -30,7 +35,11 @@ async def answer_demo(router: RouterAddress, out: TextIO, progress: StartupProgr
             except TandemError as error:
                 if isinstance(error, InvalidRequest) and prompt is not prompts[-1]:
                     continue
-                progress.say(f"(no answer: {error.message})")
+                if isinstance(error, Unauthenticated) and not key:
+                    ask = router_command(f'generate "{DEMO_QUESTION}"', str(router))
+                    progress.say(f"(ask with an API key: TANDEM_API_KEY=KEY {ask})")
+                else:
+                    progress.say(f"(no answer: {error.message})")
                 return
             progress.say(f"({timing(summary)})")
             return

@@ -30,7 +30,7 @@ from cluster.deploy.embedded_redis import EmbeddedRedis
 from cluster.deploy.local_ray.folder import RayFolder
 from cluster.deploy.local_ray.settings import local_environment, set_environment
 from cluster.deploy.orphan_guard import OrphanGuard
-from cluster.deploy.reserved_ports import Ports, stop_command
+from cluster.deploy.reserved_ports import Ports, router_command
 from cluster.deploy.served_model import pools_of, with_model_here
 from cluster.deploy.signals import ENDING_SIGNALS, listen_to_signals, signals_delayed
 from cluster.deploy.start_checks import check_files
@@ -165,7 +165,8 @@ class Launcher:
         await self._pools_ready()
         self._show_addresses()
         await answer_demo(self._own_router, self._out, self._progress)
-        self._progress.say(f"\nready; stop with Ctrl-C or `{stop_command(str(self._own_router))}`")
+        stop = router_command("stop", str(self._own_router))
+        self._progress.say(f"\nready; stop with Ctrl-C or `{stop}`")
         seal = RequestSeal(Membership.of(self._config).secret, secrets.token_hex(16))
         async with self._directory() as directory, asyncio.TaskGroup() as group:
             rolling = group.create_task(self._roll_out(directory, seal))

@@ -60,8 +60,8 @@ class Ports:
         return found
 
 
-def stop_command(grpc_address: str) -> str:
-    """The command that ends the cluster of that router; it leaves out the default address."""
+def router_command(command: str, grpc_address: str) -> str:
+    """The `tandem` command for that router; it leaves out the default address."""
     router = RouterConfig()
     usual = grpc_address == reachable(router.host, router.grpc_port)
-    return "tandem stop" if usual else f"tandem stop --address {grpc_address}"
+    return f"tandem {command}" if usual else f"tandem {command} --address {grpc_address}"

@@ -8,8 +8,8 @@ import logging
 from cluster.deploy.embedded_redis import EmbeddedRedis
 from cluster.discovery.redis_directory import Directory
 from cluster.discovery.request_seal import RequestSeal
-from cluster.telemetry.rare_log import RareLog
 from engine.errors import TandemError, Unavailable
+from engine.rare_log import RareLog
 
 # Bound: ignored requests are logged so often at most.
 _LOG_EVERY_S = 60.0
@@ -34,7 +34,7 @@ async def stop_requested(
         request = await directory.listen_for_stop(seal.launcher)
         if request is None or seal.is_stop(request):
             return request is not None
-        _ignored.note(1)
+        _ignored.note()
         await directory.drop_stop()
     except Unavailable:
         pass  # replicas and routers ride an outage out, and so does this

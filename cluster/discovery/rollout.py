@@ -26,8 +26,8 @@ from cluster.discovery.heartbeat import WATCH_INTERVAL_S
 from cluster.discovery.redis_directory import Directory
 from cluster.discovery.request_seal import RequestSeal
 from cluster.replica_record import Pool, ReplicaRecord
-from cluster.telemetry.rare_log import RareLog
 from engine.errors import ConfigError, InvalidRequest, TandemError, Unavailable
+from engine.rare_log import RareLog
 
 log = logging.getLogger(__name__)
 
@@ -163,10 +163,10 @@ class Rollouts:
             request = RolloutRequest.from_json(text)
             sealed = request.is_sealed(self._seal) and request.id not in self._done
         except ValueError:
-            self._refused.note(1, {"reason": "no request"})
+            self._refused.note({"reason": "no request"})
             return
         if not sealed:
-            self._refused.note(1, {"reason": NOT_OF_THIS_RUN})
+            self._refused.note({"reason": NOT_OF_THIS_RUN})
             await _publish(directory, RolloutState(request.id, "", "failed", NOT_OF_THIS_RUN))
             return
         state = await self._carry_out(request, directory)
@@ -180,12 +180,13 @@ class Rollouts:
         self._done.append(request.id)
         await _publish(directory, state)  # this state does not expire
         try:
-            config = next_config(self.config, requested_config(request))
+            requested = requested_config(request)
+            config = next_config(self.config, requested)
             # Checked here too, because another router may run another configuration.
             refuse_weakening(weakened := weakenings(self.config, config), request)
             for line in weakened:
                 self._print_line(f"rollout by {request.operator} weakens {line}")
-            for line in restart_notices(self.config, config):
+            for line in restart_notices(self.config, requested):
                 self._print_line(f"rollout by {request.operator}: {line}")
             config = await asyncio.to_thread(self._prepare, config)
             state = replace(state, version=config_version(config), state="starting")

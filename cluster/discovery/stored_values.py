@@ -12,7 +12,7 @@ from typing import get_args
 from cluster.config.router import Right
 from cluster.discovery.timed_seal import TimedSeal
 from cluster.replica_record import Pool, ReplicaRecord
-from cluster.telemetry.rare_log import RareLog
+from engine.rare_log import RareLog
 from protos.wire.secret import ClusterSecret
 
 # Subjects of seals: no seal of one subject fits another subject.
@@ -55,7 +55,7 @@ class SealedRecords:
         """The record; None for a text without a right seal, or that cannot be read."""
         seal, _, text = value.partition(" ")
         if not self._seal.fits(seal, _RECORD, key, text):
-            self._unsealed.note(1)
+            self._unsealed.note()
             return None
         try:
             return ReplicaRecord.from_json(text)
@@ -86,5 +86,5 @@ def read_desired(text: str) -> dict[Pool, int]:
         found = json.loads(text)
         return {pool: int(found[pool]) for pool in get_args(Pool) if pool in found}
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
-        _unreadable_counts.note(1, {"reason": str(error)})
+        _unreadable_counts.note({"reason": str(error)})
         return {}

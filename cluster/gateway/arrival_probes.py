@@ -24,8 +24,8 @@ import grpc.aio
 
 from cluster.api.event_streams import end
 from cluster.locked_folder import LockedFolder
-from cluster.telemetry.rare_log import RareLog
 from cluster.telemetry.router_metrics import ARRIVAL_LAG
+from engine.rare_log import RareLog
 
 log = logging.getLogger(__name__)
 
@@ -86,7 +86,7 @@ class ArrivalProbe:
                 async with asyncio.timeout(_LONGEST_S):
                     await send()
             except (OSError, TimeoutError, grpc.aio.AioRpcError):
-                self._failures.note(1, {"front_end": self._front_end})
+                self._failures.note({"front_end": self._front_end})
             self._sent_s = None
             await asyncio.sleep(max(0.0, _EVERY_S - self._lag_s))
 

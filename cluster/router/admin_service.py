@@ -139,9 +139,10 @@ class AdminServicer:
             rollout = RolloutRequest(
                 state.id, wanted.configuration, operator, wanted.weaken_security
             )
-            config = next_config(self._config, requested_config(rollout))
+            requested = requested_config(rollout)
+            config = next_config(self._config, requested)
             refuse_weakening(weakened := weakenings(self._config, config), rollout)
-            notices = restart_notices(self._config, config)
+            notices = restart_notices(self._config, requested)
             seal = await self._seal()
             if seal is None or not await self._directory.request_rollout(
                 rollout.sealed(seal).to_json(), state.to_json()

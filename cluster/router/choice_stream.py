@@ -23,10 +23,10 @@ from cluster.api.error_mapping import error_from_failure
 from cluster.placement.types import Pair
 from cluster.replica_record import ReplicaRecord
 from cluster.router.resume_state import ResumeState
-from cluster.rpc.client_stream import CallStream, ReplicaCall
+from cluster.rpc.client_stream import CallStream, ReplicaCall, Request
 from cluster.telemetry import router_metrics as metrics
 from engine.errors import Internal, ReplicaLost, TandemError, TransferFailed
-from protos import decode_pb2, inference_pb2, prefill_pb2
+from protos import inference_pb2, prefill_pb2
 from protos.calls_pb2 import CallEvent
 from protos.convert import scores_from_proto, tokens_from_proto
 
@@ -61,9 +61,7 @@ class _RunningCall:
         self._choice = choice
         self._call: ReplicaCall | None = None
 
-    def begin(
-        self, stream: CallStream, request: prefill_pb2.PrefillRequest | decode_pb2.DecodeRequest
-    ) -> None:
+    def begin(self, stream: CallStream, request: Request) -> None:
         self._call = stream.begin(request, self._choice.prompt, self)
 
     def cancel(self) -> None:

@@ -16,10 +16,10 @@ from cluster.discovery.redis_directory import Directory
 from cluster.router.canary.routing import CanaryRouting
 from cluster.router.peer_state import PeerState
 from cluster.telemetry import router_metrics as metrics
-from cluster.telemetry.rare_log import RareLog
 from cluster.tenants.cap_shares import GONE_S, CapShares, PeerCapUse
 from cluster.tenants.fair_share import FairShare
 from engine.errors import Unavailable
+from engine.rare_log import RareLog
 
 log = logging.getLogger(__name__)
 
@@ -134,7 +134,7 @@ class PeerExchange:
         try:
             return PeerState.from_json(text)
         except ValueError as error:
-            self._unreadable.note(1, {"router": router[:64], "reason": str(error)})
+            self._unreadable.note({"router": router[:64], "reason": str(error)})
             return None
 
     @property

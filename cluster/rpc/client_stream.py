@@ -27,6 +27,8 @@ from protos.wire.framing import Wire
 
 log = logging.getLogger(__name__)
 
+Request = PrefillRequest | DecodeRequest
+
 _CONNECT_S = 5.0
 # Events that a router may be behind before it takes no more, and the replica merges them.
 _MOST_WAITING = 512
@@ -67,12 +69,7 @@ class CallStream:
         self._dispatcher = dispatcher
         self._connection: _Connection | None = None
 
-    def begin(
-        self,
-        request: PrefillRequest | DecodeRequest,
-        prompt: SharedPrompt,
-        receiver: CallReceiver,
-    ) -> ReplicaCall:
+    def begin(self, request: Request, prompt: SharedPrompt, receiver: CallReceiver) -> ReplicaCall:
         """Begin a call. Its events, its end and its failure go to the receiver.
 
         The prompt goes once to the replica, however many of its calls run there.
@@ -135,12 +132,7 @@ class _Connection:
         self._wire = Wire(self._take, self._lost, self._opened)
         self._opening = asyncio.create_task(self._open(address, connector))
 
-    def begin(
-        self,
-        request: PrefillRequest | DecodeRequest,
-        prompt: SharedPrompt,
-        receiver: CallReceiver,
-    ) -> ReplicaCall:
+    def begin(self, request: Request, prompt: SharedPrompt, receiver: CallReceiver) -> ReplicaCall:
         self._begun += 1
         number = self._begun
         request.prompt, before = self._prompts.hold(number, prompt)

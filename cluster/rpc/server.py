@@ -79,7 +79,7 @@ class _RouterSession:
     """The calls of one router. Running calls are cancelled when its connection ends."""
 
     def __init__(
-        self, serves: Mapping[str, Serve], ended: Callable[[_RouterSession], None] = lambda _: None
+        self, serves: Mapping[str, Serve], ended: Callable[[_RouterSession], None]
     ) -> None:
         self.wire = Wire(self.take, self.lost)
         self.over = asyncio.Event()

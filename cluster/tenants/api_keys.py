@@ -20,9 +20,9 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from cluster.config.router import Right
-from cluster.telemetry.rare_log import RareLog
 from cluster.tenants.hashed_keys import KeyOwner, hash_of, read_keys
 from engine.errors import ConfigError, PermissionDenied, TandemError, Unauthenticated
+from engine.rare_log import RareLog
 
 log = logging.getLogger(__name__)
 
@@ -95,7 +95,7 @@ class ApiKeys:
             refusal = Unauthenticated(_NO_OPERATOR)
         else:
             refusal = Unauthenticated("this API key is not known" if key else missing)
-        self._refusals.note(1, {"reason": refusal.message, **_shown(owner)})
+        self._refusals.note({"reason": refusal.message, **_shown(owner)})
         raise refusal
 
     def _has_operators(self) -> bool:

@@ -16,10 +16,10 @@ from cluster.api.validation import is_tenant
 from cluster.config.router import KEYS_IN_REDIS
 from cluster.discovery.redis_directory import Directory
 from cluster.discovery.stored_values import StoredKey
-from cluster.telemetry.rare_log import RareLog
 from cluster.tenants.api_keys import POLL_S, ApiKeys, FileKeys
 from cluster.tenants.hashed_keys import KeyOwner, is_hash
 from engine.errors import Unavailable
+from engine.rare_log import RareLog
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +90,7 @@ class SharedKeys(ApiKeys):
     async def _read(self) -> None:
         self._version, found = await self._directory.api_keys()
         self._owners = _sound(found)
-        self._passed_over.note(len(found) - len(self._owners))
+        self._passed_over.note(events=len(found) - len(self._owners))
 
     def _note(self, reason: str) -> None:
         if self._well:

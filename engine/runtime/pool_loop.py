@@ -95,7 +95,10 @@ class PoolLoop(ABC, Generic[JobT]):
         return outcomes
 
     def _fail(self, spans: list[Span], error: Exception) -> None:
-        """End the requests of a failed step or pass with an error. The loop goes on."""
+        """End the requests of a failed step or pass with an error. The loop goes on.
+
+        A request that ended while the step went on has its result, and may still be here.
+        """
         log.exception("%s step failed, %d requests with it", self._pool, len(spans))
         self._step_failures.inc(1)
         fault = error if isinstance(error, TandemError) else Internal(f"a {self._pool} step failed")
@@ -103,7 +106,7 @@ class PoolLoop(ABC, Generic[JobT]):
         self._ends.tell()
         for span in spans:
             job = self._jobs.get(span.sequence.owner)
-            if job is not None:
+            if job is not None and self._scheduler.wanted([span]):
                 self._end(job, fault)
         self.wakeup.set()
 

@@ -159,3 +159,14 @@ async def test_an_error_without_tokens_ends_at_once():
     job.fail(Internal("broke"))
     with pytest.raises(Internal, match="broke"):
         await job.drained
+
+
+async def test_after_its_end_a_job_tells_of_no_token():
+    """The text of a step may come when the call of the request has ended."""
+    job = new_job()
+    listener = Listener(job)
+    job.take(SampledToken(6))
+    job.cancel()
+    job.read()
+    job.fail(Internal("broke"))
+    assert not listener.due

@@ -15,7 +15,7 @@ from engine.text.completion import ChoiceText
 from engine.types.sampling_params import SamplingParams
 from engine.types.sequence import Sequence
 from engine.types.urgency import Urgency
-from tests.decode_pool.test_loop import LAYERS, PaperEngine, PaperPass, prompt, running, stream
+from tests.decode_pool.paper_loop import LAYERS, PaperEngine, PaperPass, prompt, running, stream
 from tests.engine.text.test_completion import TOKENIZERS
 from tests.paused_engine import PausedEngine
 

@@ -44,8 +44,8 @@ def test_after_a_long_time_of_disturbed_steps_the_disturbed_steps_count():
     steps = Steps([0.012] * 9)
     steps.take(*[0.025] * 5000, disturbed=True)
     assert steps.itl.itl_s() == pytest.approx(2 * 0.025)
-    steps.take(0.012)
-    assert steps.itl.itl_s() == pytest.approx(2 * 0.012)
+    steps.take(0.02)
+    assert steps.itl.itl_s() == pytest.approx(2 * 0.02)
 
 
 @given(st.floats(1e-4, 0.2), st.integers(1, 100), st.floats(1e-3, 0.2))

@@ -31,13 +31,15 @@ class CompletionServer:
     """Lists a model, has metrics, and answers each completion with its tokens at once."""
 
     def __init__(self):
-        self.heads, self.bodies, self.unknown = [], [], ()
+        self.heads, self.bodies, self.unknown, self.key = [], [], (), ""
 
     async def serve(self, reader, writer):
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
         self.heads.append(head)
         path, status = head.split()[1], "200 OK"
-        if path == "/v1/models":
+        if self.key not in head:
+            status, body = "401 Unauthorized", b'{"error": "no key"}'
+        elif path == "/v1/models":
             body = json.dumps({"data": [{"id": "tiny"}]}).encode()
         elif path == "/metrics":
             body = _METRICS
@@ -156,6 +158,14 @@ async def test_a_key_is_sent_and_must_be_there(tmp_path, monkeypatch):
         monkeypatch.setenv("SOME_KEY", "secret")
         await asyncio.to_thread(run, _options(*given))
     assert all("Authorization: Bearer secret\r\n" in head for head in server.heads)
+
+
+async def test_a_server_that_wants_a_key_leads_to_the_option(tmp_path):
+    async with _listening() as (server, url):
+        server.key = "Bearer secret"
+        options = _options("--url", url, "--out", str(tmp_path / "x"), *_SHORT)
+        with pytest.raises(Unavailable, match=r"--key-env.*401 Unauthorized.*no key"):
+            await asyncio.to_thread(run, options)
 
 
 @pytest.mark.parametrize(

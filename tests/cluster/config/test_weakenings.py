@@ -120,6 +120,17 @@ def test_a_rollout_that_adds_keys_tells_what_stays_open_until_a_new_start():
     assert restart_notices(elsewhere, keys) == []
 
 
+def test_a_rollout_tells_that_another_tls_stays_until_a_new_start():
+    one, other = (
+        parse_config({"tls": {"front_ends": {"certificate": name, "key": "/k.pem"}}})
+        for name in ("/a.pem", "/b.pem")
+    )
+    for running, requested in ((one, TandemConfig()), (TandemConfig(), one), (one, other)):
+        (line,) = restart_notices(running, requested)
+        assert line.startswith("the running `tls` stays")
+    assert restart_notices(one, one) == []
+
+
 @pytest.mark.parametrize("source", ["/other.yaml", "redis", None])
 def test_another_source_of_keys_is_named_with_both(source):
     (line,) = weakenings(PROTECTED, changed({"api_keys": source}))

@@ -22,7 +22,7 @@ from cluster.config.schema import TandemConfig
 from cluster.deploy import embedded_redis
 from cluster.deploy.child_processes import descendants
 from cluster.deploy.embedded_redis import EmbeddedRedis
-from cluster.deploy.reserved_ports import Ports, stop_command
+from cluster.deploy.reserved_ports import Ports, router_command
 from cluster.deploy.signals import signals_delayed
 from cluster.deploy.startup_progress import DeploymentState, StartupProgress, failure_reason
 from cluster.deploy.stop_request import stop_requested
@@ -80,9 +80,9 @@ def test_a_free_port_is_none_that_ray_takes(monkeypatch: pytest.MonkeyPatch) -> 
     assert not set(given) & set(taken)
 
 
-def test_the_stop_command_names_an_address_other_than_the_default() -> None:
-    assert stop_command(DEFAULT_ADDRESS) == "tandem stop"
-    assert stop_command("127.0.0.1:7000") == "tandem stop --address 127.0.0.1:7000"
+def test_a_command_names_an_address_other_than_the_default() -> None:
+    assert router_command("stop", DEFAULT_ADDRESS) == "tandem stop"
+    assert router_command("stop", "127.0.0.1:7000") == "tandem stop --address 127.0.0.1:7000"
 
 
 def test_free_ports_are_found_and_differ(ports: Ports) -> None:

@@ -21,10 +21,16 @@ def server() -> Iterator[EmbeddedRedis]:
 
 
 @pytest.fixture
-async def directory(server: EmbeddedRedis) -> AsyncIterator[Directory]:
+def lease_s() -> float:
+    """Seconds; a module whose records nobody renews gives a longer lease."""
+    return 0.4
+
+
+@pytest.fixture
+async def directory(server: EmbeddedRedis, lease_s: float) -> AsyncIterator[Directory]:
     async with redis.asyncio.Redis.from_url(server.url) as client:
         await client.flushall()
-    config = DirectoryConfig(url=server.url, lease_s=0.4, heartbeat_s=0.1)
+    config = DirectoryConfig(url=server.url, lease_s=lease_s, heartbeat_s=lease_s / 4)
     directory = Directory.connect(config, SECRET)
     yield directory
     await directory.close()

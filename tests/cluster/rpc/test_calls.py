@@ -345,7 +345,7 @@ async def test_a_router_that_reads_nothing_slows_no_step_and_gets_larger_message
         async def drained(self):
             await opened.wait()
 
-    calls = _RouterSession({"decode": serve})
+    calls = _RouterSession({"decode": serve}, lambda session: None)
     calls.wire = Slow()
     command = Command(call=1, decode=DecodeRequest(prompt=1))
     calls.take(RouterMessage(commands=[KEPT, command]).SerializeToString())
