@@ -67,12 +67,13 @@ class Failover:
         computed: Callable[[FirstTokenTiming], None],
     ) -> ChoiceSummary:
         """Stream a choice to its end; raises a TandemError. A failover changes the assignment."""
-        losses, until_s = 0, 0.0
+        losses, until_s, lost_s = 0, 0.0, 0.0
         while True:
             try:
                 return await self._stream(state, assignment, emit, computed).run()
             except (ReplicaLost, TransferFailed) as error:
-                losses, until_s = losses + 1, time.monotonic() + self._timeout_s
+                lost_s = time.monotonic()
+                losses, until_s = losses + 1, lost_s + self._timeout_s
                 cause: TandemError = error
             except Overloaded as error:
                 # A refusal by a full replica ends the choice, unless a replica was lost before.
@@ -84,7 +85,7 @@ class Failover:
                 raise cause
             if isinstance(cause, Overloaded):
                 await asyncio.sleep(min(cause.retry_after_s or POLL_S, self._timeout_s))
-            await self._reassign(state, assignment, cause, until_s)
+            await self._reassign(state, assignment, cause, lost_s)
 
     def _stream(
         self,
@@ -100,7 +101,7 @@ class Failover:
         return ChoiceStream(state, pair, streams, hooks)
 
     async def _reassign(
-        self, state: ResumeState, assignment: Assignment, cause: TandemError, until_s: float
+        self, state: ResumeState, assignment: Assignment, cause: TandemError, lost_s: float
     ) -> None:
         """Assign the choice to other replicas once there are any; raises the cause if too late."""
         request, sent = state.placement_request(assignment.request), len(state.output)
@@ -109,7 +110,7 @@ class Failover:
                 self._assigner.reassign(assignment, request, streaming=sent > 0)
                 break
             except (Unavailable, PromptTooLong):
-                if time.monotonic() >= until_s:
+                if time.monotonic() >= lost_s + self._timeout_s:
                     raise cause from None
             await asyncio.sleep(POLL_S)
         pair, reason = assignment.plan.pair, type(cause).__name__
@@ -118,4 +119,5 @@ class Failover:
             metrics.FAILOVERS.inc(reason=reason)
         where = {"prefill": pair.prefill.id, "decode": pair.decode.id}
         why = {"error": reason, "reason": cause.message, "sent": sent}
+        why["waited_s"] = time.monotonic() - lost_s
         log.warning("request failed over", extra=state.named_in_log | where | why)
