@@ -26,6 +26,7 @@ from cluster.api import (
 )
 from cluster.config.router import RouterConfig
 from cluster.discovery.healthy_replicas import HealthyReplicas
+from cluster.discovery.silent_replicas import SilentReplicas
 from cluster.placement.placement import Placement
 from cluster.replica_record import ReplicaLoad
 from cluster.router.accounting import RequestAccount, RequestAccounting
@@ -66,7 +67,10 @@ class _RunningRequest:
 
 
 class Router:
-    """Serves requests from the pools. Implements `cluster.api.requests.Generator`."""
+    """Serves requests from the pools. Implements `cluster.api.requests.Generator`.
+
+    `silent` is to be told of each tick of the load reports.
+    """
 
     def __init__(
         self,
@@ -85,6 +89,7 @@ class Router:
         self._admission = AdmissionQueue(pools, placement, config.max_waiting, fairness)
         self._accounting = accounting
         self._streams = CallStreams(connector)
+        self.silent = SilentReplicas(pools, self._streams)
         failover = Failover(
             self._admission.assigner, self._streams, pools.suspect, config.failover_timeout_s
         )

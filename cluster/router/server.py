@@ -81,7 +81,10 @@ class RouterServer:
         self._membership = Membership.of(config)
         connector = self._membership.connector()
         self._reports = LoadReports(
-            connector, self._take_report, self.placement.load_tracker.unreport
+            connector,
+            self._take_report,
+            self.placement.load_tracker.unreport,
+            lambda replicas: self.router.silent.tick(replicas),
         )
         starts = ColdStarts(config.sleepers, config.scaling.start_s)
         self.pools = HealthyReplicas(
