@@ -19,6 +19,7 @@ from cluster.admission.policy import (
     assign_by,
     decided_by,
 )
+from cluster.admission.reassigner import Reassigner
 from cluster.admission.refusals import RefusalLog, Refused
 from cluster.admission.unserved_demand import UnservedDemand
 from cluster.admission.waiting_queue import Outcome, WaitingQueue, WaitingRequest
@@ -41,7 +42,8 @@ class Assigner:
 
     `cluster/placement/placement.py` predicts what a request would mean, and
     `cluster/admission/policy.py` says what to do about it. The requests in `waiting` make prompts
-    more urgent. `unserved` counts the requests that no pool could take.
+    more urgent. `unserved` counts the requests that no pool could take. `reassigner` moves admitted
+    choices.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class Assigner:
         self._fairness = fairness
         self._waiting = waiting
         self._clock = clock
+        self.reassigner = Reassigner(pools, placement, self._plan, clock)
         self._refusals = RefusalLog()
         self._offered = OfferedLoad()
         self._sizes = SizeEstimate()
@@ -84,23 +87,6 @@ class Assigner:
         if isinstance(verdict, Admit):
             return self._assign(waiting.request, plan, now)
         return self._not_admitted(waiting, verdict, now)
-
-    def reassign(
-        self, assignment: Assignment, request: PlacementRequest, *, streaming: bool
-    ) -> None:
-        """Give an admitted choice another pair, whatever that means for other requests.
-
-        A choice that is `streaming` goes to a decode replica, which computes what `request` has as
-        its prompt. Raises Unavailable.
-        """
-        now, healthy = self._clock(), self._pools.healthy
-        if streaming:
-            pools = healthy("prefill"), healthy("decode")
-            assignment.plan = self._placement.plan_resume(*pools, request, now)
-        else:
-            assignment.plan = self._plan(request, now)
-        assignment.shares = self._placement.add_load(assignment.plan, request, now)
-        assignment.failed_over = True
 
     def computed(self, assignment: Assignment, first: FirstTokenTiming) -> None:
         """Learn the cost of a sent first token, and the error of its prediction."""

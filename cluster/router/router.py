@@ -90,11 +90,17 @@ class Router:
         self._accounting = accounting
         self._streams = CallStreams(connector)
         self.silent = SilentReplicas(pools, self._streams)
-        failover = Failover(
-            self._admission.assigner, self._streams, pools.suspect, config.failover_timeout_s
+        reassigner = self._admission.assigner.reassigner
+        self._failover = Failover(
+            reassigner, self._streams, pools.suspect, config.failover_timeout_s
         )
         self._phases = RequestPhases(
-            config.request_timeout_s, preprocessor, pools, placement, self._admission, failover
+            config.request_timeout_s,
+            preprocessor,
+            pools,
+            placement,
+            self._admission,
+            self._failover,
         )
         # By the tenant that a request counts for, and the request id, which is unique in a tenant.
         self._running: dict[tuple[str, str], _RunningRequest] = {}
@@ -186,6 +192,10 @@ class Router:
         """Set the gauges to their present values."""
         metrics.RUNNING.set(len(self._running))
         self._admission.show()
+
+    def members_changed(self) -> None:
+        """Let streams that wait to be computed again go to replicas that joined."""
+        self._failover.hasten()
 
     async def forget_gone(self) -> None:
         """Drop streams to and counts of replicas that left."""

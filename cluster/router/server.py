@@ -283,6 +283,7 @@ class RouterServer:
 
     def _membership_changed(self, change: Change) -> None:
         self._reports.follow(self.pools.members())
+        self.router.members_changed()
         for record in change.joined:
             metrics.JOINED.inc(role=record.home or record.role)
         for record in change.lost:
