@@ -27,7 +27,7 @@ SERVICES := $(shell grep -l '^service ' protos/*.proto)
 .PHONY: help install serve test lint types contracts protos protos-check docs-check tests coverage \
 	test-cluster test-gpu bench-gpu test-oldest constraints helm-schema helm-golden helm-dashboard reference sbom image demo-model \
 	bench-engine bench-soak bench-peers bench-burst bench-itl bench-claims bench-router bench-overload bench-refusals bench-streams \
-	bench-transfer bench-report fuzz soak-transfer clean
+	bench-failover bench-transfer bench-report fuzz soak-transfer clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -147,6 +147,9 @@ bench-refusals: $(VENV)/.installed  ## what a refusal costs the router's event l
 
 bench-streams: $(VENV)/.installed  ## 2,000 open streams on one router; ARGS="--streams 2000 --minutes 10"
 	$(BIN)/python -m bench.router.open_streams --results bench/results $(ARGS)
+
+bench-failover: $(VENV)/.installed  ## pauses of streams whose decode replica dies; ARGS="--fault freeze"
+	$(BIN)/python -m bench.failover.main --results bench/results $(ARGS)
 
 bench-transfer: $(VENV)/.installed  ## measure the hand-over of KV against its floor
 	$(BIN)/python -m bench.transfer.main $(ARGS)

@@ -81,6 +81,17 @@ class DecodeScheduler(PassScheduler):
         return self._slots.taken
 
     @property
+    def tokens_due(self) -> int:
+        """Tokens of prompts and of preempted requests that wait or are being computed."""
+        return super().tokens_due + sum(one.sequence.remaining for one in self._lost())
+
+    @property
+    def batch_tokens_due(self) -> int:
+        """The part of `tokens_due` that belongs to the batch lane."""
+        lost = (one.sequence.remaining for one in self._lost() if one.batch)
+        return super().batch_tokens_due + sum(lost)
+
+    @property
     def streams(self) -> int:
         """The number of running requests with a first token, with recomputed requests."""
         return sum(not entry.is_prompt for entry in self._entries.in_state(DecodeState.RUNNING))
@@ -231,6 +242,12 @@ class DecodeScheduler(PassScheduler):
         owners = self._prompts.owners & self._entries.keys()
         entries = [self._entries[owner] for owner in owners]
         return [entry for entry in entries if not entry.is_prompt]
+
+    def _lost(self) -> list[DecodeEntry]:
+        """The requests that are computed again, in passes or not."""
+        running = self._entries.in_state(DecodeState.RUNNING)
+        entries = self._entries.in_state(DecodeState.PREEMPTED) + running
+        return [one for one in entries if not one.is_prompt and one.sequence.remaining > 1]
 
     def _by_turn(self) -> list[DecodeEntry]:
         """The streams that stand still, in their order; begins a turn if the last is over."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 
 from cluster.admission.assignment import Assignment, FirstTokenTiming
@@ -20,6 +19,7 @@ from cluster.admission.policy import (
     assign_by,
     decided_by,
 )
+from cluster.admission.reassigner import Reassigner
 from cluster.admission.refusals import Refused, refusal_log
 from cluster.admission.unserved_demand import UnservedDemand
 from cluster.admission.waiting_queue import Outcome, WaitingQueue, WaitingRequest
@@ -42,7 +42,8 @@ class Assigner:
 
     `cluster/placement/placement.py` predicts what a request would mean, and
     `cluster/admission/policy.py` says what to do about it. The requests in `waiting` make prompts
-    more urgent. `unserved` counts the requests that no pool could take.
+    more urgent. `unserved` counts the requests that no pool could take. `reassigner` moves admitted
+    choices.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Assigner:
         self._fairness = fairness
         self._waiting = waiting
         self._clock = clock
+        self.reassigner = Reassigner(pools, placement, self._plan, self._take, clock)
         self._refusals = refusal_log(clock)
         self._offered = OfferedLoad()
         self._sizes = SizeEstimate()
@@ -85,25 +87,6 @@ class Assigner:
         if isinstance(verdict, Admit):
             return self._assign(waiting.request, plan, now)
         return self._not_admitted(waiting, verdict, now)
-
-    def reassign(
-        self, assignment: Assignment, request: PlacementRequest, *, streaming: bool
-    ) -> None:
-        """Give an admitted choice another pair, whatever that means for other requests.
-
-        A choice that is `streaming` goes to a decode replica, which computes what `request` has as
-        its prompt. Raises Unavailable.
-        """
-        now = self._clock()
-        assignment.plan = self._plan_again(request, now, streaming=streaming)
-        assignment.shares = self._placement.add_load(assignment.plan, request, now)
-        assignment.failed_over = True
-
-    def adopt(self, request: PlacementRequest, *, streaming: bool) -> Assignment:
-        """Assign a choice that another router admitted, as `reassign` does. Raises Unavailable."""
-        now = self._clock()
-        plan = self._plan_again(request, now, streaming=streaming)
-        return replace(self._take(request, plan, now), failed_over=True)
 
     def computed(self, assignment: Assignment, first: FirstTokenTiming) -> None:
         """Learn the cost of a sent first token, and the error of its prediction."""
@@ -182,14 +165,6 @@ class Assigner:
         for record in self._pools.healthy("prefill"):
             queue_s = self._placement.queue_s(record.id, now)
             metrics.PREDICTED_QUEUE.set(queue_s, replica=record.id)
-
-    def _plan_again(
-        self, request: PlacementRequest, now: float, *, streaming: bool
-    ) -> PlacementPlan:
-        if not streaming:
-            return self._plan(request, now)
-        pools = self._pools.healthy("prefill"), self._pools.healthy("decode")
-        return self._placement.plan_resume(*pools, request, now)
 
     def _judge(
         self,

@@ -18,9 +18,9 @@ from cluster.journal.batches import Appended
 from cluster.journal.entries import JournalEntry, read_entry
 from cluster.journal.keys import JournalKeys, is_stream_id
 from cluster.journal.records import JournalSeal
-from cluster.telemetry.rare_log import RareLog
 from engine.errors import NotFound
 from engine.kv.prefix_digest import DEFAULT_TENANT
+from engine.rare_log import RareLog
 from protos.journal_pb2 import JournaledRequest
 from protos.wire.secret import ClusterSecret
 
@@ -181,7 +181,7 @@ class JournalStore:
             opened = seal.opened(sequence, fields[1]) if name == b"%d-0" % sequence else None
             entry = opened and read_entry(sequence, opened[1], fields[1])
             if entry is None:
-                self._unsealed.note(1)
+                self._unsealed.note()
                 raise NotFound("the journal of the stream cannot be read", field="stream_id")
             entries.append(entry)
         return _state(found), entries
@@ -244,7 +244,7 @@ class JournalStore:
         """The request; None where it has no seal, or is so old that Redis had dropped it."""
         record = self.seal.opened_request(stream_id, stored)
         if record is None:
-            self._unsealed.note(1)
+            self._unsealed.note()
         elif time.time() - record.arrived_at > self.life.whole_s + MOST_AGE_S:
             return None
         return record

@@ -31,6 +31,7 @@ from cluster.placement.prefill_backlog import PlacedPrompt, edf_prompts
 from cluster.placement.prefix_affinity import KnownPrefixes
 from cluster.placement.prompt_forecast import PromptForecaster
 from cluster.placement.replica_load import LoadShare, ReplicaLoadTracker
+from cluster.placement.resume_forecast import ResumeForecaster
 from cluster.placement.types import Forecast, Pair, PlacementPlan, PlacementRequest
 from cluster.replica_record import ReplicaRecord
 from engine.types.urgency import Urgency
@@ -64,6 +65,7 @@ class Placement:
         self._capacity = DecodeCapacity(self.load_tracker, overcommit, batch_slots=batch_slots)
         self._prefixes = KnownPrefixes()
         self._forecaster = PromptForecaster(self.costs, self.load_tracker, self._prefixes)
+        self.resumes = ResumeForecaster(self._forecaster, self._capacity)
         self._local_prefill = LocalPrefill(
             local_prefill_tokens, decode_batch, self._forecaster, self._capacity
         )
@@ -128,7 +130,7 @@ class Placement:
     ) -> PlacementPlan:
         """The plan for an answer after a loss: one decode replica computes prompt and output."""
         able = large_enough("decode", decode, request.most_tokens)
-        chosen = self._capacity.least_loaded(able, request)
+        chosen = self.resumes.soonest(able, request, now)
         urgency = Urgency.PROMPTS if _share_a_device(prefill, decode) else Urgency.NONE
         query = PlacementQuery(request, now, 0.0, urgency)
         return self._planned(self._forecaster.candidate(chosen, query), chosen, able)

@@ -87,6 +87,10 @@ class _RunningCall:
         self._choice.call_ended(self, error)
 
 
+class ChoiceMoved(Exception):
+    """The choice goes on on another replica, although none was lost."""
+
+
 class ChoiceStream:
     """Drives the two calls of a choice, from where its resume state says that it is.
 
@@ -130,6 +134,15 @@ class ChoiceStream:
             for call in self._calls:
                 call.cancel()
         return self._state.times.summary(self._state.choice, self._pair)
+
+    @property
+    def stands_still(self) -> bool:
+        """Whether the choice was streaming elsewhere, and has no new token yet."""
+        return self._resumed and not self._outcome.done()
+
+    def move(self) -> None:
+        """End both calls, and let `run` raise ChoiceMoved."""
+        self._settle(ChoiceMoved())
 
     def take(self, call: _RunningCall, kind: str, event: CallEvent) -> None:
         """Take an event of a call, except its end."""
@@ -261,7 +274,7 @@ class ChoiceStream:
         else:
             self._settle(self._echo or error if isinstance(error, TransferFailed) else error)
 
-    def _settle(self, error: TandemError | None) -> None:
+    def _settle(self, error: Exception | None) -> None:
         if self._outcome.done():
             return
         if error is None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -20,7 +20,7 @@ from cluster.api import Event, GenerateRequest, ModelCard, ResumeRequest, Starte
 from cluster.api.event_streams import closing
 from cluster.config.router import RouterConfig
 from cluster.discovery.healthy_replicas import HealthyReplicas
-from cluster.journal.rebuild import RebuiltStream
+from cluster.discovery.silent_replicas import SilentReplicas
 from cluster.placement.placement import Placement
 from cluster.replica_record import ReplicaLoad
 from cluster.router.accounting import RequestAccount, RequestAccounting
@@ -28,9 +28,8 @@ from cluster.router.failover import Failover
 from cluster.router.phases import EmitOf, RequestPhases
 from cluster.router.preprocessor import Preprocessor
 from cluster.router.request_tasks import RequestTasks
-from cluster.router.resumable.progress import arrived_s, so_far
+from cluster.router.resumable.rest import RestRunner
 from cluster.router.resumable.streams import Journal, ResumableStreams
-from cluster.router.resumable.takeover import OpenStream
 from cluster.router.resume_state import PreparedRequest
 from cluster.router.running_requests import RunningRequest, RunningRequests
 from cluster.rpc.client_stream import CallStreams
@@ -49,7 +48,10 @@ _LEAST_RETRY_S = 1.0
 
 
 class Router:
-    """Serves requests from the pools. Implements `cluster.api.requests.Generator`."""
+    """Serves requests from the pools. Implements `cluster.api.requests.Generator`.
+
+    `silent` is to be told of each tick of the load reports.
+    """
 
     def __init__(
         self,
@@ -69,15 +71,25 @@ class Router:
         self._admission = AdmissionQueue(pools, placement, config.max_waiting, fairness)
         self._accounting = accounting
         self._streams = CallStreams(connector)
-        failover = Failover(
-            self._admission.assigner, self._streams, pools.suspect, config.failover_timeout_s
+        self.silent = SilentReplicas(pools, self._streams)
+        reassigner = self._admission.assigner.reassigner
+        self._failover = Failover(
+            reassigner, self._streams, pools.suspect, config.failover_timeout_s
         )
         self._phases = RequestPhases(
-            config.request_timeout_s, preprocessor, pools, placement, self._admission, failover
+            config.request_timeout_s,
+            preprocessor,
+            pools,
+            placement,
+            self._admission,
+            self._failover,
         )
         self._running = RunningRequests(config.max_requests)
-        self._resumable = None if journal is None else ResumableStreams(journal, self)
-        self._tasks = RequestTasks(accounting, self._running)
+        self._tasks = tasks = RequestTasks(accounting, self._running)
+        rest = RestRunner(
+            self._running, tasks, accounting, self._phases, self._counts_for, self._check_open
+        )
+        self._resumable = None if journal is None else ResumableStreams(journal, rest)
         self._closes_s: float | None = None
         self.lag = LoopLag()
 
@@ -178,36 +190,6 @@ class Router:
             async for event in events:
                 yield event
 
-    def check_room(self, choices: int) -> None:
-        """Raise where so many choices of another router cannot run here."""
-        if self._closes_s is not None:
-            raise self._ending()
-        self._running.check_room(choices)
-
-    def go_on(self, built: RebuiltStream, open_stream: OpenStream) -> RunningRequest:
-        """Run the rest of a request that another router began."""
-        request = replace(built.request, arrived_s=arrived_s(built))
-        name = built.started.request_id
-        counts_for = self._counts_for(request.tenant)
-        if self._running.find(counts_for, name) is not None:
-            name = built.started.stream_id  # its client used the request id again
-        account = self._accounting.open(request, name, counts_for)
-        running = self._running.add(account, request.n)
-        emit_of, choices = open_stream(running), so_far(built)
-        self._tasks.start(running, partial(self._phases.go_on, request, account, emit_of, choices))
-        log.info("request taken over", extra={"request_id": name, **account.labels})
-        return running
-
-    def detach(self, running: RunningRequest, outlive: Awaitable[None]) -> None:
-        """Let the request go on until `outlive` returns, or until it ends."""
-        self._tasks.detach(running, outlive)
-
-    def stop_stream(self, stream_id: str) -> None:
-        """End the request behind a stream, as another router was asked to."""
-        running = self._running.of_stream(stream_id)
-        if running is not None:
-            running.cancel(Cancelled(_CANCELLED))
-
     async def forget_streams(self, tenant: str) -> int:
         """Cancel and forget a tenant's resumable streams; returns their number."""
         return 0 if self._resumable is None else await self._resumable.forget(tenant)
@@ -216,6 +198,10 @@ class Router:
         """Set the gauges to their present values."""
         metrics.RUNNING.set(len(self._running))
         self._admission.show()
+
+    def members_changed(self) -> None:
+        """Let streams that wait to be computed again go to replicas that joined."""
+        self._failover.hasten()
 
     async def forget_gone(self) -> None:
         """Drop streams to and counts of replicas that left."""
@@ -262,8 +248,7 @@ class Router:
 
     def _take_on(self, request: GenerateRequest, account: RequestAccount) -> RunningRequest:
         """Begin the request, within the router's bound; raises a TandemError."""
-        if self._closes_s is not None:
-            raise self._ending()
+        self._check_open()
         if request.resumable and self._resumable is None:
             raise InvalidRequest("this router has no journal of streams", field="resumable")
         endpoint = self._preprocessor.configured(request)
@@ -276,9 +261,11 @@ class Router:
         log.info("request accepted", extra={"request_id": account.request_id, **account.labels})
         return running
 
-    def _ending(self) -> Unavailable:
-        left_s = 0.0 if self._closes_s is None else self._closes_s - time.monotonic()
-        return Unavailable("this cluster is ending", retry_after_s=max(_LEAST_RETRY_S, left_s))
+    def _check_open(self) -> None:
+        """Raise Unavailable once this router takes nothing more."""
+        if self._closes_s is not None:
+            left_s = max(_LEAST_RETRY_S, self._closes_s - time.monotonic())
+            raise Unavailable("this cluster is ending", retry_after_s=left_s)
 
     async def _serve(self, request: GenerateRequest, running: RunningRequest) -> Summary:
         """All phases of a new request."""

@@ -82,7 +82,10 @@ class RouterServer:
         self._membership = Membership.of(config)
         connector = self._membership.connector()
         self._reports = LoadReports(
-            connector, self._take_report, self.placement.load_tracker.unreport
+            connector,
+            self._take_report,
+            self.placement.load_tracker.unreport,
+            lambda replicas: self.router.silent.tick(replicas),
         )
         starts = ColdStarts(config.sleepers, config.scaling.start_s)
         self.pools = HealthyReplicas(
@@ -246,13 +249,11 @@ class RouterServer:
         scaling = self._config.scaling
         if not scaling.active:
             return
-        limits = LoadLimits(
-            scaling.queue_s,
-            scaling.in_use,
+        itl_s, overcommit = (
             self._config.decode.itl_budget_ms / 1000,
             self._config.router.kv_overcommit,
-            scaling.batch,
         )
+        limits = LoadLimits(scaling.queue_s, scaling.in_use, itl_s, overcommit, scaling.batch)
         runner = AutoscalingRunner(
             scaling,
             limits,
@@ -283,6 +284,7 @@ class RouterServer:
 
     def _membership_changed(self, change: Change) -> None:
         self._reports.follow(self.pools.members())
+        self.router.members_changed()
         for record in change.joined:
             metrics.JOINED.inc(role=record.home or record.role)
         for record in change.lost:

@@ -78,6 +78,17 @@ class CallStream:
             self._connection = _Connection(self._address, self._connector, self._dispatcher)
         return self._connection.begin(request, prompt, receiver)
 
+    def heard(self) -> bool:
+        """Whether anything came from the replica since the last time."""
+        return self._connection is not None and self._connection.heard()
+
+    def cut(self, reason: str) -> bool:
+        """End the connection and its calls at once; False where no call runs."""
+        if self._connection is None or self._connection.idle:
+            return False
+        self._connection.cut(reason)
+        return True
+
     async def close(self, grace_s: float) -> None:
         """Let the calls end, at most for `grace_s`, and close the connection."""
         if self._connection is not None:
@@ -100,6 +111,14 @@ class CallStreams:
             stream = CallStream(address, self._connector, self._dispatcher)
             self._streams[address] = stream
         return stream
+
+    def heard(self, address: str) -> bool:
+        """Whether anything came from that address since the last time."""
+        return address in self._streams and self._streams[address].heard()
+
+    def cut(self, address: str, reason: str) -> bool:
+        """End all calls to that address at once; False where none runs."""
+        return address in self._streams and self._streams[address].cut(reason)
 
     async def keep(self, addresses: Iterable[str], grace_s: float) -> None:
         """Close the streams to all other addresses once their calls end, at most after `grace_s`.
@@ -131,6 +150,22 @@ class _Connection:
         self._ended = asyncio.Event()
         self._wire = Wire(self._take, self._lost, self._opened)
         self._opening = asyncio.create_task(self._open(address, connector))
+
+    @property
+    def idle(self) -> bool:
+        """Whether no call runs here."""
+        return not self._receivers
+
+    def heard(self) -> bool:
+        return self._wire.heard()
+
+    def cut(self, reason: str) -> None:
+        """End now; later messages are ignored, and the next call makes another connection."""
+        self.over = True
+        self._wire.close(reason)
+        if self._unsent is not None:
+            self._opening.cancel()
+            self._end(reason)
 
     def begin(self, request: Request, prompt: SharedPrompt, receiver: CallReceiver) -> ReplicaCall:
         self._begun += 1

@@ -19,7 +19,7 @@ from protos.wire.streams import FrameStream
 log = logging.getLogger(__name__)
 
 # Silence is counted in ticks of this router's loop, so that its own stalls are not taken for it.
-_TICK_S = 0.1
+TICK_S = 0.1
 _STALE_TICKS = 10
 _SILENT_TICKS = 12
 _REOPEN_S = 0.25
@@ -42,7 +42,8 @@ class _Followed:
 class LoadReports:
     """Follows replicas. `heard` gets each report, `stale` each replica that stopped reporting.
 
-    Both are called in the event loop.
+    `ticked` gets every `TICK_S` each replica that has reported, and whether it just reported. All
+    are called in the event loop.
     """
 
     def __init__(
@@ -50,10 +51,12 @@ class LoadReports:
         connector: Connector,
         heard: Callable[[str, ReplicaLoad], None],
         stale: Callable[[str], None],
+        ticked: Callable[[Iterable[tuple[ReplicaRecord, bool]]], None] = lambda replicas: None,
     ) -> None:
         self._connector = connector
         self._heard = heard
         self._on_stale = stale
+        self._ticked = ticked
         self._followed: dict[str, _Followed] = {}
         self._ticker: asyncio.Task[None] | None = None
 
@@ -132,7 +135,7 @@ class LoadReports:
 
     async def _tick(self) -> None:
         while True:
-            await asyncio.sleep(_TICK_S)
+            await asyncio.sleep(TICK_S)
             for name, followed in self._followed.items():
                 followed.ticks += 1
                 if followed.report is None:
@@ -141,6 +144,8 @@ class LoadReports:
                     self._on_stale(name)
                 elif followed.ticks == _SILENT_TICKS:
                     log.warning("replica is silent", extra={"replica": name})
+            known = [one for one in self._followed.values() if one.report is not None]
+            self._ticked([(one.record, one.ticks <= 1) for one in known])
 
 
 def _merged(load: ReplicaLoad, report: report_pb2.Report) -> ReplicaLoad:

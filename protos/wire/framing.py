@@ -51,6 +51,7 @@ class Wire(asyncio.Protocol):
         self._reading = True
         self._wrote = False
         self._silent = 0
+        self._heard = False
         self._ticking: asyncio.TimerHandle | None = None
 
     def send(self, message: bytes) -> None:
@@ -65,6 +66,11 @@ class Wire(asyncio.Protocol):
     def unsent(self) -> int:
         """Bytes of messages that the system has not taken yet."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    def heard(self) -> bool:
+        """Whether anything came since the last time; a side that reads nothing cannot tell."""
+        heard, self._heard = self._heard or not self._reading, False
+        return heard
 
     async def drained(self) -> None:
         """Wait until the other side has taken enough of what was sent."""
@@ -133,6 +139,7 @@ class Wire(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """See asyncio.Protocol."""
         self._silent = 0
+        self._heard = True
         if self._leaving is not None or self._ended:
             return
         self._buffer += data

@@ -251,3 +251,16 @@ def test_a_batch_prompt_without_blocks_delays_no_other():
     step(subject)
     subject.offer_prompt(local_sequence("small", 2, 2), 1.0)
     assert [one.owner for _ in range(3) for one in step(subject)] == ["small"]
+
+
+def test_tokens_that_are_computed_again_are_due():
+    subject = scheduler(BlockPool(50), chunk=8)
+    start(subject, sequence("runs", 5, max_tokens=9))
+    assert subject.tokens_due == 0
+    subject.take_over(sequence("lost", 20, max_tokens=9), 0.0)
+    due = subject.tokens_due
+    assert due >= 20
+    subject.complete(subject.schedule_chunk(0.0))
+    assert subject.tokens_due == due - 8
+    subject.remove("lost")
+    assert subject.tokens_due == 0

@@ -101,7 +101,7 @@ async def late_margin_s(pools, placement, *, failed_over=False):
     (assigned,) = await queue.enter(request(100, budget_s=0.2, arrived_s=clock.now))
     if failed_over:
         assigned.release_load()
-        queue.assigner.reassign(assigned, assigned.request, streaming=False)
+        queue.assigner.reassigner.reassign(assigned, assigned.request, streaming=False)
     clock.now += 0.3
     for _ in range(3):
         queue.computed(assigned, FIRST)

@@ -30,16 +30,20 @@ LOAD = ReplicaLoad(blocks_total=1000, block_size=16)
 
 
 class Cluster:
-    """Two replicas of each pool, the streams to them, and the healthy ones."""
+    """Two replicas of each pool or more, the streams to them, and the healthy ones."""
 
     def __init__(self):
         self.gone = set()
+        self.replicas = 2
         self.begun = []
 
     def healthy(self, pool):
-        names = [f"{pool}-{n}" for n in (0, 1)]
+        names = [f"{pool}-{n}" for n in range(self.replicas)]
         records = [ReplicaRecord(one, pool, one, 1, load=LOAD) for one in names]
         return [one for one in records if one.id not in self.gone]
+
+    def latest(self, record):
+        return record
 
     def stale(self):
         return set()
@@ -74,7 +78,7 @@ class Rig:
         self.cluster, self.placement, self.emitted = Cluster(), Placement(), []
         self.admission = AdmissionQueue(self.cluster, self.placement, max_waiting=2)
         self.failover = Failover(
-            self.admission.assigner, self.cluster, self.cluster.suspect, timeout_s
+            self.admission.assigner.reassigner, self.cluster, self.cluster.suspect, timeout_s
         )
         sampling = SamplingParams(max_tokens=4, seed=1)
         prepared = PreparedRequest("r", SharedPrompt((1, 2), sampling), 1, 9.0)
@@ -174,6 +178,64 @@ async def test_a_full_replica_does_not_end_a_choice_that_has_begun(rig, monkeypa
     rest.say(retired=Retired())
     await rig.task
     assert rig.ids == [10, 11, 12, 13]
+
+
+async def test_a_choice_that_a_full_replica_refused_goes_to_another_at_once(rig):
+    rig.cluster.replicas = 3
+    prefill, decode = await rig.start()
+    prefill.first(10)
+    decode.receiver.lost(ReplicaLost("gone"))
+    _, full = await rig.calls(3)
+    full.end(Overloaded("256 requests wait already", retry_after_s=60.0))
+    _, rest = await rig.calls(4)
+    assert len({decode.address, full.address, rest.address}) == 3
+    rest.tokens(1, 11, 12, 13, last=True)
+    rest.say(retired=Retired())
+    await rig.task
+
+
+async def test_a_choice_that_all_replicas_refused_asks_again_soon(rig):
+    """Whatever the refusals say: a retry time is for clients, and the stream stands still."""
+    prefill, decode = await rig.start()
+    prefill.first(10)
+    decode.receiver.lost(ReplicaLost("gone"))
+    began_s = time.monotonic()
+    for count in (3, 4, 5):
+        _, full = await rig.calls(count)
+        full.end(Overloaded("256 requests wait already", retry_after_s=60.0))
+    _, rest = await rig.calls(6)
+    assert time.monotonic() - began_s > 0.1 + 0.2 + 0.4
+    rest.tokens(1, 11, 12, 13, last=True)
+    rest.say(retired=Retired())
+    await rig.task
+
+
+async def test_a_stream_that_waits_to_be_computed_goes_on_to_a_fresh_replica(rig):
+    """It is no loss; and a stream that runs stays."""
+    prefill, decode = await rig.start()
+    prefill.first(10)
+    decode.receiver.lost(ReplicaLost("gone"))
+    _, slow = await rig.calls(3)
+    rig.failover.hasten()
+    assert len(rig.cluster.begun) == 3
+    rig.cluster.gone.clear()
+    rig.cluster.gone.add(decode.address)
+    rig.cluster.replicas = 3
+    rig.placement.costs.prefill(slow.address).learn(1000, 0, 60.0, 0.0)
+    rig.placement.costs.prefill(slow.address).learn(1000, 0, 60.0, 60.0)
+    with recorded() as page:
+        rig.failover.hasten()
+        _, fresh = await rig.calls(4)
+        assert (fresh.address, list(fresh.request.output_ids)) == ("decode-2", [10])
+        assert slow.cancelled and sum(rig.requests.values()) == 1
+        slow.tokens(1, 99)  # too late
+        fresh.tokens(1, 11)
+        rig.failover.hasten()
+        fresh.tokens(2, 12, 13, last=True)
+        fresh.say(retired=Retired())
+        await rig.task
+    assert rig.ids == [10, 11, 12, 13] and len(rig.cluster.begun) == 4
+    assert not page.value("tandem_failovers_total")
 
 
 async def test_a_failover_counts_once_and_by_what_was_lost(rig, monkeypatch):

@@ -133,6 +133,37 @@ async def test_a_call_that_is_cancelled_with_its_beginning_never_begins():
         assert not steps.begun
 
 
+async def test_a_cut_ends_calls_at_once_and_nothing_comes_later():
+    """The replica frees what it held, and the next call goes over a new connection."""
+    async with rig() as (steps, streams, address, server):
+        taker = Taker()
+        assert not streams.heard(address) and not streams.cut(address, "no call runs")
+        streams.to(address).begin(DecodeRequest(transfer="endless"), PROMPT, taker)
+        await eventually(lambda: taker.ids)
+        assert streams.heard(address)
+        assert streams.cut(address, "nothing was heard for 1.5 s")
+        later = Taker()
+        streams.to(address).begin(DecodeRequest(transfer="later"), PROMPT, later)
+        await eventually(lambda: taker.error)
+        assert isinstance(taker.error, ReplicaLost) and "1.5 s" in taker.error.message
+        had = len(taker.ids)
+        await eventually(lambda: later.ended and "endless" in steps.freed)
+        assert len(taker.ids) == had
+        await eventually(lambda: server.sessions == 1)
+
+
+async def test_a_cut_ends_calls_whose_connection_is_not_open_yet():
+    async with rig() as (steps, streams, address, _):
+        taker = Taker()
+        streams.to(address).begin(DecodeRequest(transfer="endless"), PROMPT, taker)
+        assert streams.cut(address, "silent")
+        assert isinstance(taker.error, ReplicaLost)
+        again = Taker()
+        streams.to(address).begin(DecodeRequest(transfer="again"), PROMPT, again)
+        await eventually(lambda: again.ended)
+        assert steps.begun == ["again"]
+
+
 async def test_a_failure_arrives_as_what_was_raised():
     async with rig() as (steps, streams, address, _):
         steps.error = Overloaded("no capacity", retry_after_s=2.5)

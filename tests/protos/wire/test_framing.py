@@ -149,3 +149,10 @@ async def test_a_sender_waits_while_the_other_side_takes_nothing():
     end.wire.connection_lost(OSError("reset"))
     await waiting
     assert end.lost == ["the connection broke: reset"]
+
+
+async def test_what_is_heard_is_told_once_and_a_paused_side_cannot_tell():
+    end = End()
+    assert not end.wire.heard()
+    end.wire.data_received(bytes(4))
+    assert end.wire.heard() and not end.wire.heard()

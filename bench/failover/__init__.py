@@ -1,0 +1,1 @@
+"""Takes a decode replica away from running streams, and measures their pauses."""

@@ -1,0 +1,108 @@
+"""Ends the calls to replicas that say nothing, so that the streams there fail over.
+
+A frozen replica, or a replica that is cut off, breaks no connection. Its load reports come from its
+event loop, which no step of its engine stops. So a replica is silent while neither reports nor
+events of calls come.
+
+A replica that starves on a busy host is silent, too. So a replica keeps its streams while no other
+replica could take them. A replica that spoke again after a silence may be slow again. So for a
+minute the router waits for twice that silence (after Chandra and Toueg, "Unreliable failure
+detectors", 1996).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Protocol, get_args
+
+from cluster.replica_record import Pool, ReplicaRecord
+from cluster.rpc.load_reports_client import TICK_S
+
+log = logging.getLogger(__name__)
+
+# Tuned: reports come every 0.25 s, and a stream of a frozen replica stands still below 3 s.
+_LEAST_TICKS = 15
+# Bound: connections for calls end by themselves after 15 s of silence.
+_MOST_TICKS = 150
+# Tuned: how long a silence of a replica counts.
+_MEMORY_TICKS = 600
+
+
+class Trusted(Protocol):
+    """The replicas that may get work; `HealthyReplicas` is one."""
+
+    def healthy(self, pool: Pool) -> list[ReplicaRecord]:
+        """The replicas that may get work of a pool."""
+        ...
+
+
+class CallConnections(Protocol):
+    """The connections for calls, by address; `CallStreams` is one."""
+
+    def heard(self, address: str) -> bool:
+        """Whether anything came from there since the last time."""
+        ...
+
+    def cut(self, address: str, reason: str) -> bool:
+        """End all calls there at once; False where there are none."""
+        ...
+
+
+class ReplicaSilence:
+    """The silence of one replica, in ticks. Pure.
+
+    Ticks are those of the router's loop, because a router that stood still must not take its own
+    pause for the silence of others.
+    """
+
+    def __init__(self) -> None:
+        self.ticks = 0
+        self._longest = 0
+        self._age = 0
+
+    @property
+    def lost(self) -> bool:
+        """Whether the silence is longer than the replica's silences so far explain."""
+        return self.ticks >= min(_MOST_TICKS, max(_LEAST_TICKS, 2 * self._longest))
+
+    def tick(self, *, heard: bool) -> None:
+        """Count a tick, in which the replica was heard or not."""
+        self._age += 1
+        if self._age >= _MEMORY_TICKS:
+            self._longest = 0
+        if not heard:
+            self.ticks += 1
+            return
+        if self.ticks >= self._longest:
+            self._longest, self._age = self.ticks, 0
+        self.ticks = 0
+
+
+class SilentReplicas:
+    """Watches the replicas of a router, and ends its calls to the lost ones."""
+
+    def __init__(self, pools: Trusted, calls: CallConnections) -> None:
+        self._pools = pools
+        self._calls = calls
+        self._silences: dict[tuple[str, int], ReplicaSilence] = {}
+
+    def tick(self, replicas: Iterable[tuple[ReplicaRecord, bool]]) -> None:
+        """Count a tick of `TICK_S` for each replica, which has just reported or not."""
+        before, self._silences = self._silences, {}
+        for record, reported in replicas:
+            key = record.id, record.generation
+            silence = self._silences[key] = before.get(key) or ReplicaSilence()
+            heard = self._calls.heard(record.address)
+            silence.tick(heard=reported or heard)
+            if silence.lost and self._replaceable(record):
+                reason = f"nothing was heard for {silence.ticks * TICK_S:.1f} s"
+                if self._calls.cut(record.address, reason):
+                    log.warning("silent replica given up", extra={"replica": record.id})
+
+    def _replaceable(self, record: ReplicaRecord) -> bool:
+        """Whether each pool of the replica has another replica, which is not silent."""
+        pools = [pool for pool in get_args(Pool) if record.serves(pool)]
+        return all(
+            any(other.id != record.id for other in self._pools.healthy(pool)) for pool in pools
+        )

@@ -1,0 +1,108 @@
+"""A replica that says nothing: when its calls end, and when they go on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from cluster.discovery.silent_replicas import ReplicaSilence, SilentReplicas
+from cluster.replica_record import ReplicaRecord
+
+DECODE = ReplicaRecord("decode-0", "decode", "a:1", 1)
+OTHER = ReplicaRecord("decode-1", "decode", "a:2", 1)
+PREFILL = ReplicaRecord("prefill-0", "prefill", "a:3", 1)
+
+
+def silent_for(silence, ticks):
+    for _ in range(ticks):
+        silence.tick(heard=False)
+    return silence.lost
+
+
+def test_a_replica_is_lost_after_a_silence_of_one_and_a_half_seconds():
+    silence = ReplicaSilence()
+    assert not silent_for(silence, 14)
+    assert silent_for(silence, 1)
+    silence.tick(heard=True)
+    assert not silence.lost
+
+
+@pytest.mark.parametrize(("stood", "waits"), [(3, 15), (10, 20), (30, 60), (400, 150)])
+def test_a_replica_that_spoke_again_gets_twice_its_longest_silence(stood, waits):
+    silence = ReplicaSilence()
+    silent_for(silence, stood)
+    silence.tick(heard=True)
+    assert not silent_for(silence, waits - 1)
+    assert silent_for(silence, 1)
+
+
+def test_an_old_silence_counts_no_more():
+    silence = ReplicaSilence()
+    silent_for(silence, 30)
+    for _ in range(601):
+        silence.tick(heard=True)
+    assert silent_for(silence, 15)
+
+
+class Site:
+    """A router's pools and calls."""
+
+    def __init__(self, *healthy):
+        self.records, self.talking, self.ended = list(healthy), set(), []
+        self.silent = SilentReplicas(self, self)
+
+    def healthy(self, pool):
+        return [record for record in self.records if record.serves(pool)]
+
+    def heard(self, address):
+        return address in self.talking
+
+    def cut(self, address, reason):
+        self.ended.append((address, reason))
+        return True
+
+    def pass_by(self, ticks, *records, reporting=()):
+        for _ in range(ticks):
+            self.silent.tick([(one, one in reporting) for one in records])
+
+
+def test_calls_end_where_neither_reports_nor_events_come():
+    site = Site(OTHER, PREFILL)
+    site.pass_by(15, DECODE, OTHER, reporting=[OTHER])
+    assert site.ended == [("a:1", "nothing was heard for 1.5 s")]
+
+
+@pytest.mark.parametrize("sign", ["reports", "events"])
+def test_either_sign_of_life_keeps_the_calls(sign):
+    site = Site(OTHER)
+    site.talking = {"a:1"} if sign == "events" else set()
+    site.pass_by(200, DECODE, reporting=[DECODE] if sign == "reports" else [])
+    assert not site.ended
+
+
+def test_calls_go_on_until_another_replica_can_take_them():
+    """A host that starves all replicas must not cost them their streams."""
+    site = Site(DECODE, PREFILL)
+    site.pass_by(100, DECODE)
+    assert not site.ended
+    site.records.append(OTHER)
+    site.pass_by(1, DECODE)
+    assert [address for address, _ in site.ended] == ["a:1"]
+
+
+def test_a_replica_of_both_roles_needs_one_that_takes_over_in_both_pools():
+    both = replace(DECODE, role="both")
+    site = Site(PREFILL)
+    site.pass_by(20, both)
+    assert not site.ended
+    site.records.append(OTHER)
+    site.pass_by(1, both)
+    assert site.ended
+
+
+def test_a_new_life_begins_without_a_silence():
+    site = Site(OTHER)
+    site.pass_by(14, DECODE)
+    site.pass_by(14, replace(DECODE, generation=2))
+    assert not site.ended
