@@ -139,10 +139,8 @@ class RouterServer:
         await server._register()
         server._start_autoscaling()
         server._lag = asyncio.create_task(server.router.lag.run(), name=f"loop lag of {router_id}")
-        log.info(
-            "router ready",
-            extra={"replica": router_id, "grpc": server.grpc_address, "http": server.http_address},
-        )
+        where = {"grpc": server.grpc_address, "http": server.http_address}
+        log.info("router ready", extra={"replica": router_id} | where)
         return server
 
     def check_health(self) -> None:
