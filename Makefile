@@ -26,7 +26,7 @@ SERVICES := $(shell grep -l '^service ' protos/*.proto)
 
 .PHONY: help install serve test lint types contracts protos protos-check docs-check tests coverage \
 	test-cluster test-gpu bench-gpu test-oldest constraints helm-schema helm-golden helm-dashboard reference sbom image demo-model \
-	bench-engine bench-soak bench-peers bench-burst bench-itl bench-claims bench-router bench-overload bench-refusals bench-streams \
+	bench-engine bench-soak bench-peers bench-burst bench-itl bench-claims bench-router bench-overload bench-refusals bench-journal bench-streams \
 	bench-failover bench-transfer bench-report fuzz soak-transfer clean
 
 help:  ## list the targets
@@ -144,6 +144,9 @@ bench-overload: $(VENV)/.installed  ## five times the capacity over gRPC and HTT
 
 bench-refusals: $(VENV)/.installed  ## what a refusal costs the router's event loop
 	$(BIN)/python -m bench.router.refusals --results bench/results $(ARGS)
+
+bench-journal: $(VENV)/.installed  ## what the journal of resumable streams costs a router
+	$(BIN)/python -m bench.router.journal --results bench/results $(ARGS)
 
 bench-streams: $(VENV)/.installed  ## 2,000 open streams on one router; ARGS="--streams 2000 --minutes 10"
 	$(BIN)/python -m bench.router.open_streams --results bench/results $(ARGS)

@@ -14,6 +14,7 @@ from pathlib import Path
 from bench.core.event_loop import run
 from bench.router.site_tls import tls_of
 from cluster.config.endpoints import EndpointConfig, FlushConfig
+from cluster.config.journal import JournalConfig
 from cluster.config.schema import TandemConfig, located
 from cluster.config.security import SecurityConfig
 from cluster.config.tenant_limits import TenantConfig
@@ -62,6 +63,7 @@ def config_for(url: str, model: str) -> TandemConfig:
         endpoints=ENDPOINTS,
         tenants={"default": TenantConfig(max_concurrent=4096)},
         directory=replace(base.directory, url=url),
+        journal=JournalConfig(stream_bytes=1 << 30, total_bytes=1 << 40),
         security=SecurityConfig(secret_file=str(Path(model) / _SECRET)),
         tls=tls_of(Path(model)),
     )

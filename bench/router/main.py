@@ -40,7 +40,7 @@ _PARTS = ("speed", "first")
 _PROBE_PAUSE_S = 0.015
 _COALESCED = 24
 # A request whose first token is timed: it is short, and uses both replicas.
-_PROBE = StreamSpec("coalesced", 5, _COALESCED, 1 + _COALESCED)
+PROBE = StreamSpec("coalesced", 5, _COALESCED, 1 + _COALESCED)
 # Requested messages per second, by tokens in each: above the capacity, to find the maximum.
 _ASKED_PER_S = {1: 24_000, _COALESCED: 8_000}
 
@@ -96,7 +96,7 @@ async def _measure(
     site: Site, options: argparse.Namespace
 ) -> tuple[list[Throughput], list[FirstTokenRow]]:
     throughput = [
-        await _full_speed(site, front_end, tokens, options)
+        await full_speed(site, front_end, tokens, options)
         for front_end in options.front_ends
         for tokens in _ASKED_PER_S
         if "speed" in options.parts
@@ -110,18 +110,18 @@ async def _measure(
     return throughput, ttft
 
 
-async def _full_speed(
+async def full_speed(
     site: Site, front_end: str, tokens: int, options: argparse.Namespace
 ) -> Throughput:
     step_ms = max(1, round(1000 * options.streams / _ASKED_PER_S[tokens]))
     spec = StreamSpec("each" if tokens == 1 else "coalesced", step_ms, tokens)
     client = site.streams(front_end)
     async with asyncio.timeout(_START_S + 10 * options.seconds):
-        taken, tasks = await _open(client, spec, options.streams)
+        taken, tasks = await open_streams(client, spec, options.streams)
         await asyncio.sleep(1.0)
-        before, marks, began = _cpu(site), [len(one.pieces) for one in taken], time.perf_counter()
+        before, marks, began = cpu_of(site), [len(one.pieces) for one in taken], time.perf_counter()
         await asyncio.sleep(options.seconds)
-        after, ends = _cpu(site), [len(one.pieces) for one in taken]
+        after, ends = cpu_of(site), [len(one.pieces) for one in taken]
         window_s = time.perf_counter() - began
         await end(tasks)
     counts = [client.check(*one) for one in zip(taken, marks, ends, strict=True)]
@@ -144,18 +144,18 @@ async def _first_tokens(
         routed, direct = site.streams(front_end), site.direct(front_end)
         async with grpc.aio.insecure_channel(site.prefill["prefill"]) as channel:
             ways = (
-                lambda: first_token_s(lambda taken: routed.run(_PROBE, taken)),
-                lambda: first_token_s(lambda taken: direct.run(_PROBE, taken)),
+                lambda: first_token_s(lambda taken: routed.run(PROBE, taken)),
+                lambda: first_token_s(lambda taken: direct.run(PROBE, taken)),
                 lambda: one_hop_s(channel),
             )
-            probes = _probes(ways, 3 * options.seconds)
+            probes = probe(ways, 3 * options.seconds)
             found = await asyncio.wait_for(probes, _START_S + 10 * options.seconds)
         await asyncio.gather(routed.close(), direct.close())
     rate = streams * 1000 / options.step_ms
-    return FirstTokenRow(front_end, streams, rate, len(found[0]), *map(_percentiles, found))
+    return FirstTokenRow(front_end, streams, rate, len(found[0]), *map(percentiles_of, found))
 
 
-async def _probes(
+async def probe(
     ways: Sequence[Callable[[], Awaitable[float]]], seconds: float
 ) -> list[list[float]]:
     """The seconds of each way, measured in turn, many times."""
@@ -181,7 +181,7 @@ async def _load_for_ever(
     taken: list[Taken] = []
     groups = 10
     for _ in range(groups):
-        more, begun = await _open(client, spec, int(streams) // groups)
+        more, begun = await open_streams(client, spec, int(streams) // groups)
         taken, tasks = taken + more, tasks + begun
     print("{}", flush=True)
     await asyncio.to_thread(sys.stdin.read)
@@ -190,7 +190,7 @@ async def _load_for_ever(
         client.check(one, 0, 0)
 
 
-async def _open(
+async def open_streams(
     client: Streams, spec: StreamSpec, streams: int
 ) -> tuple[list[Taken], list[asyncio.Task[None]]]:
     """Begin that many streams and wait until each has its first token."""
@@ -205,7 +205,7 @@ async def _open(
     return taken, tasks
 
 
-def _cpu(site: Site) -> tuple[float, float, float]:
+def cpu_of(site: Site) -> tuple[float, float, float]:
     """CPU seconds used so far by router, decode replica and this client."""
     return _spent(site.router), _spent(site.decode), time.process_time()
 
@@ -215,7 +215,7 @@ def _spent(process: int) -> float:
     return (int(fields[11]) + int(fields[12])) / _TICK
 
 
-def _percentiles(seconds: list[float]) -> Percentiles:
+def percentiles_of(seconds: list[float]) -> Percentiles:
     return Percentiles(1000 * percentile(seconds, 0.5), 1000 * percentile(seconds, 0.99))
 
 

@@ -34,6 +34,7 @@ class StreamSpec:
     step_ms: int
     tokens: int = 1
     most: int = _LONGEST
+    resumable: bool = False
 
 
 class OutOfOrder(Exception):
@@ -208,6 +209,7 @@ def _request(spec: StreamSpec) -> inference_pb2.GenerateRequest:
         endpoint=spec.endpoint,
         token_ids=inference_pb2.TokenIds(ids=(spec.step_ms, spec.tokens)),
         sampling=inference_pb2.Sampling(max_tokens=spec.most, ignore_eos=True),
+        resumable=spec.resumable,
     )
 
 
@@ -219,6 +221,7 @@ def _post(spec: StreamSpec) -> bytes:
             "endpoint": spec.endpoint,
             "ignore_eos": True,
             "stream": True,
+            "resumable": spec.resumable,
         }
     ).encode()
     lines = (
