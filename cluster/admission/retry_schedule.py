@@ -145,7 +145,7 @@ class RetrySchedule:
         return max(0.0, work_s[True]) + share * max(0.0, work_s[False])
 
     def _expire(self, now: float) -> None:
-        if not len(self):
+        if not (self._retries or self._missed):
             return
         for retry in self._begun(now):
             if retry.claimed:
