@@ -7,7 +7,7 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from functools import partial
 
 import grpc
 import grpc.aio
@@ -87,9 +87,8 @@ class InferenceGateway(inference_pb2_grpc.InferenceServicer):
         async with answering(context):
             arrived_s, key = self._arrived(), authorization_of(context)
             identify(self._keys, key, DEFAULT_TENANT)  # before anything is parsed
-            wanted = await request.take(request_from_proto)
-            tenant = identify(self._keys, key, wanted.tenant)
-            wanted = replace(wanted, tenant=tenant, arrived_s=arrived_s)
+            tenant_of = partial(identify, self._keys, key)
+            wanted = await request.take(lambda wire: request_from_proto(wire, tenant_of, arrived_s))
             events = self._generator.generate(wanted)
             try:
                 async with closing(events), StallWatch(self._stall_s) as watch:

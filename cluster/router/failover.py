@@ -14,7 +14,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import replace
 
 from cluster.admission.assigner import Assigner
 from cluster.admission.assignment import Assignment, FirstTokenTiming
@@ -93,7 +92,7 @@ class Failover:
         emit: Emit,
         computed: Callable[[FirstTokenTiming], None],
     ) -> ChoiceStream:
-        state.prepared = replace(state.prepared, urgency=assignment.urgency)
+        state.urgency = assignment.urgency
         pair, prompt = assignment.plan.pair, assignment.shares[0]
         streams = self._streams.to(pair.prefill.address), self._streams.to(pair.decode.address)
         hooks = ChoiceHooks(emit, self._suspect, prompt.release, computed)

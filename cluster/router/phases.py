@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from dataclasses import replace
 
 from cluster.admission.admission_queue import AdmissionQueue
 from cluster.admission.arrival import retry_key, size_of
@@ -130,8 +129,7 @@ class RequestPhases:
         if prepared.delivery.at_end and prepared.delivery.progress:
             emit = DecodeProgress(emit, prepared.sampling.max_tokens or 1)
         if prepared.lane != "batch":
-            left_s = max(0.0, assignment.plan.forecast.deadline_s - time.monotonic())
-            state.prepared = prepared = replace(prepared, ttft_budget_s=left_s)
+            state.left_s = max(0.0, assignment.plan.forecast.deadline_s - time.monotonic())
         stream = StreamMetrics(account.labels, assignment, state.times.began_s, emit)
         pair, names = assignment.plan.pair, state.named_in_log
         where = {"prefill": pair.prefill.id, "decode": pair.decode.id}
