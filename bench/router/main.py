@@ -96,7 +96,7 @@ async def _measure(
     site: Site, options: argparse.Namespace
 ) -> tuple[list[Throughput], list[FirstTokenRow]]:
     throughput = [
-        await full_speed(site, front_end, tokens, options)
+        await _full_speed(site, front_end, tokens, options)
         for front_end in options.front_ends
         for tokens in _ASKED_PER_S
         if "speed" in options.parts
@@ -110,7 +110,7 @@ async def _measure(
     return throughput, ttft
 
 
-async def full_speed(
+async def _full_speed(
     site: Site, front_end: str, tokens: int, options: argparse.Namespace
 ) -> Throughput:
     step_ms = max(1, round(1000 * options.streams / _ASKED_PER_S[tokens]))
@@ -119,9 +119,9 @@ async def full_speed(
     async with asyncio.timeout(_START_S + 10 * options.seconds):
         taken, tasks = await open_streams(client, spec, options.streams)
         await asyncio.sleep(1.0)
-        before, marks, began = cpu_of(site), [len(one.pieces) for one in taken], time.perf_counter()
+        before, marks, began = _cpu(site), [len(one.pieces) for one in taken], time.perf_counter()
         await asyncio.sleep(options.seconds)
-        after, ends = cpu_of(site), [len(one.pieces) for one in taken]
+        after, ends = _cpu(site), [len(one.pieces) for one in taken]
         window_s = time.perf_counter() - began
         await end(tasks)
     counts = [client.check(*one) for one in zip(taken, marks, ends, strict=True)]
@@ -152,7 +152,7 @@ async def _first_tokens(
             found = await asyncio.wait_for(probes, _START_S + 10 * options.seconds)
         await asyncio.gather(routed.close(), direct.close())
     rate = streams * 1000 / options.step_ms
-    return FirstTokenRow(front_end, streams, rate, len(found[0]), *map(percentiles_of, found))
+    return FirstTokenRow(front_end, streams, rate, len(found[0]), *map(_percentiles, found))
 
 
 async def probe(
@@ -205,7 +205,7 @@ async def open_streams(
     return taken, tasks
 
 
-def cpu_of(site: Site) -> tuple[float, float, float]:
+def _cpu(site: Site) -> tuple[float, float, float]:
     """CPU seconds used so far by router, decode replica and this client."""
     return _spent(site.router), _spent(site.decode), time.process_time()
 
@@ -215,7 +215,7 @@ def _spent(process: int) -> float:
     return (int(fields[11]) + int(fields[12])) / _TICK
 
 
-def percentiles_of(seconds: list[float]) -> Percentiles:
+def _percentiles(seconds: list[float]) -> Percentiles:
     return Percentiles(1000 * percentile(seconds, 0.5), 1000 * percentile(seconds, 0.99))
 
 

@@ -128,8 +128,9 @@ class Assigner:
         tokens = self._sizes.tokens(arrival.size)
         before = self._waiting.work_before(arrival.tenant, tokens)
         ahead = self._sizes.ahead(arrival.size, *before, now)
-        replicas = max(1, len(self._pools.healthy("prefill")))
-        verdict = self.policy.refuse_early(arrival, ahead, now, replicas=replicas)
+        verdict = self.policy.refuse_early(
+            arrival, ahead, now, lambda: max(1, len(self._pools.healthy("prefill")))
+        )
         return None if verdict is None else self._refused(arrival.arrived_s, verdict, now)
 
     def settle(self, waiting: WaitingRequest) -> None:

@@ -217,19 +217,23 @@ class Admission:
         return (max(first_s, SOONEST_S) if reason is not None else 0.0) + before * each_s
 
     def refuse_early(
-        self, arrival: ArrivingRequest, ahead: WorkAhead, now: float, *, replicas: int = 1
+        self,
+        arrival: ArrivingRequest,
+        ahead: WorkAhead,
+        now: float,
+        replicas: Callable[[], int] = lambda: 1,
     ) -> Refuse | None:
         """Refuse a request behind too much work, or read late and behind others; None: plan it."""
         if arrival.batch or self._retries.is_due(arrival.key, now):
             return None
-        wait_s, seconds = ahead.placed_s, ahead.alone_s / replicas
         until_s = decided_by(arrival)
         slots = ahead.too_many(until_s, now)
         late = ahead.others_wait and _read_late(arrival, until_s, now)
+        if not (slots or late or ahead.too_long(arrival, now, _WORTH_A_WAIT)):
+            return None
+        wait_s, seconds = ahead.placed_s, ahead.alone_s / replicas()
         if slots:
             wait_s, seconds = max(wait_s, ahead.interval_s), max(seconds, ahead.interval_s)
-        elif not (late or ahead.too_long(arrival, now, _WORTH_A_WAIT)):
-            return None
         slack_s = max(0.0, arrival.budget_s - self.margin_s(arrival.budget_s) - ahead.alone_s)
         earliest_s = now + max(wait_s, SOONEST_S)
         at_s = self._retries.promise(arrival.key, seconds, slack_s, earliest_s, now)

@@ -145,6 +145,8 @@ class RetrySchedule:
         return max(0.0, work_s[True]) + share * max(0.0, work_s[False])
 
     def _expire(self, now: float) -> None:
+        if not (self._retries or self._missed):
+            return
         for retry in self._begun(now):
             if retry.claimed:
                 if retry.at_s + _CLAIMED_S < now:

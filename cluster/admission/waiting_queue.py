@@ -146,6 +146,8 @@ class WaitingQueue:
 
     def any_before(self, newcomer: WaitingRequest) -> bool:
         """Whether a request goes first: of a tenant that was served less, or earlier batch work."""
+        if not self._ranked:
+            return False
         request, served = newcomer.request, self._served(newcomer.request.tenant)
         return not newcomer.promised and any(
             other.request.batch if request.batch else self._served(other.request.tenant) < served
@@ -155,6 +157,8 @@ class WaitingQueue:
 
     def ahead_s(self, newcomer: WaitingRequest) -> float:
         """Seconds of computing of the requests that go before the newcomer."""
+        if not self._ranked:
+            return 0.0
         order = self._order(newcomer)
         return sum(other.alone_s or 0.0 for other in self if self._order(other) < order)
 

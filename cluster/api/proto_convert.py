@@ -6,6 +6,7 @@ checks the ranges of the sampling, the model and the endpoint.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields
 
 from cluster.api.limits import MAX_MESSAGES, check_length
@@ -74,8 +75,16 @@ def request_to_proto(request: GenerateRequest) -> inference_pb2.GenerateRequest:
     return wire
 
 
-def request_from_proto(wire: inference_pb2.GenerateRequest) -> GenerateRequest:
-    """The request in `wire`; raises InvalidRequest."""
+def request_from_proto(
+    wire: inference_pb2.GenerateRequest,
+    tenant_of: Callable[[str], str] = lambda named: named,
+    arrived_s: float | None = None,
+) -> GenerateRequest:
+    """The request in `wire`; raises InvalidRequest.
+
+    `tenant_of` turns the tenant that it names into the tenant of its caller. `arrived_s` is as in
+    GenerateRequest.
+    """
     n, sampling = check_choices(wire.n or 1), sampling_from_proto(wire.sampling)
     return GenerateRequest(
         prompt=_take_prompt(wire),
@@ -84,8 +93,9 @@ def request_from_proto(wire: inference_pb2.GenerateRequest) -> GenerateRequest:
         request_id=check_request_id(wire.request_id),
         model=check_name(wire.model, "model"),
         endpoint=check_name(wire.endpoint, "endpoint"),
-        tenant=check_tenant(wire.tenant or DEFAULT_TENANT),
+        tenant=tenant_of(check_tenant(wire.tenant or DEFAULT_TENANT)),
         progress=wire.progress,
+        arrived_s=arrived_s,
         resumable=wire.resumable,
     )
 

@@ -57,10 +57,14 @@ class HealthyReplicas:
 
     def healthy(self, pool: Pool) -> list[ReplicaRecord]:
         """The replicas that may get work of a pool; leaving replicas only if there is no other."""
-        able = [one for one in self._members.members() if self.ours(one) and self.trusted(one)]
+        able = [
+            newest
+            for one in self._members.members()
+            if one.role != "router" and self.ours(one) and self._fit(newest := self.latest(one))
+        ]
         if any(one.leaving for one in able) and whole(able, served(able)):
             able = [one for one in able if not one.leaving]
-        return [self.latest(one) for one in able if one.serves(pool)]
+        return [one for one in able if one.serves(pool)]
 
     def ours(self, record: ReplicaRecord) -> bool:
         """Whether a replica serves the weights that this router serves."""
@@ -103,14 +107,18 @@ class HealthyReplicas:
 
     def trusted(self, record: ReplicaRecord) -> bool:
         """Whether a replica is not silent, its engine goes on, and no call to it broke lately."""
-        if self._reports is not None and self._reports.silent(record.id):
+        return self._fit(self.latest(record))
+
+    def _fit(self, newest: ReplicaRecord) -> bool:
+        """As `trusted`, of a record with the newest report."""
+        if self._reports is not None and self._reports.silent(newest.id):
             return False
-        if self.latest(record).load.stalled:
+        if newest.load.stalled:
             return False
-        until = self._suspects.get((record.id, record.generation))
+        until = self._suspects.get((newest.id, newest.generation))
         if until is None:
             return True
         if self._clock() >= until:
-            del self._suspects[(record.id, record.generation)]
+            del self._suspects[(newest.id, newest.generation)]
             return True
         return False

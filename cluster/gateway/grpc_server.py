@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import grpc
 import grpc.aio
@@ -92,9 +93,8 @@ class InferenceGateway(inference_pb2_grpc.InferenceServicer):
         async with answering(context):
             arrived_s, key = self._arrived(), authorization_of(context)
             identify(self._keys, key, DEFAULT_TENANT)  # before anything is parsed
-            wanted = await request.take(request_from_proto)
-            tenant = identify(self._keys, key, wanted.tenant)
-            wanted = replace(wanted, tenant=tenant, arrived_s=arrived_s)
+            tenant_of = partial(identify, self._keys, key)
+            wanted = await request.take(lambda wire: request_from_proto(wire, tenant_of, arrived_s))
             await self._write(self._generator.generate(wanted), context)
 
     async def Resume(  # noqa: N802

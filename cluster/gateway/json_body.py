@@ -67,11 +67,10 @@ def parse_json(text: str, what: str) -> Any:
 async def _read(request: Request, max_bytes: int, reservation: Reservation) -> bytes:
     found = bytearray()
     more = True
-    too_large = HTTPException(413, f"the body is larger than {max_bytes} bytes")
     length = request.headers.get("content-length", "")
     if length.isdecimal() and (len(length) > _LONGEST_LENGTH or int(length) > max_bytes):
         # The connection drops the body.
-        raise too_large
+        raise _too_large(max_bytes)
     try:
         async with asyncio.timeout(READ_S):
             while more and len(found) <= max_bytes:
@@ -85,7 +84,11 @@ async def _read(request: Request, max_bytes: int, reservation: Reservation) -> b
         return bytes(found)
     if more:
         await _drain(request, max_bytes * _DRAIN_FACTOR)
-    raise too_large
+    raise _too_large(max_bytes)
+
+
+def _too_large(max_bytes: int) -> HTTPException:
+    return HTTPException(413, f"the body is larger than {max_bytes} bytes")
 
 
 async def _drain(request: Request, most: int) -> None:

@@ -151,6 +151,9 @@ class _Request(BaseModel):
         raise NotImplementedError
 
     def _sampling(self) -> SamplingParams:
+        raise NotImplementedError
+
+    def _sampled(self, logprobs: int | None) -> SamplingParams:
         return SamplingParams(
             max_tokens=self.max_tokens,
             temperature=self.temperature,
@@ -165,6 +168,7 @@ class _Request(BaseModel):
             stop=self.stop,
             stop_token_ids=self.stop_token_ids,
             ignore_eos=self.ignore_eos,
+            logprobs=logprobs,
         )
 
 
@@ -182,14 +186,14 @@ class ChatRequest(_Request):
     def _sampling(self) -> SamplingParams:
         if self.top_logprobs is not None and not self.logprobs:
             raise InvalidRequest("top_logprobs is allowed with logprobs only", field="top_logprobs")
-        sampling = super()._sampling()
+        sampling = self._sampled((self.top_logprobs or 0) if self.logprobs else None)
         if self.max_completion_tokens is not None:
             if self.max_tokens not in (None, self.max_completion_tokens):
                 raise InvalidRequest(
                     "max_tokens and max_completion_tokens differ; give one", field="max_tokens"
                 )
             sampling = replace(sampling, max_tokens=self.max_completion_tokens)
-        return replace(sampling, logprobs=(self.top_logprobs or 0) if self.logprobs else None)
+        return sampling
 
 
 class CompletionRequest(_Request):
@@ -211,7 +215,7 @@ class CompletionRequest(_Request):
     def _sampling(self) -> SamplingParams:
         if self.best_of not in (None, self.n):
             raise InvalidRequest("best_of is not supported beyond n", field="best_of")
-        sampling = replace(super()._sampling(), logprobs=self.logprobs)
+        sampling = self._sampled(self.logprobs)
         if not self.echo:
             return sampling
         if self.max_tokens not in (0, 1):

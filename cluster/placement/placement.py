@@ -13,8 +13,8 @@ all believe the same old state would else all choose the same replica.
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
 
 from cluster.placement import shared_cores
 from cluster.placement.candidate import PlacementCandidate, PlacementQuery
@@ -201,7 +201,7 @@ class Placement:
         if best.record.role == "both":
             return self._planned(best, best.record, [best.record])
         pair = Pair(best.record, best.record, best.cached, prefill_only=True)
-        return PlacementPlan(pair, self._forecast(best))
+        return PlacementPlan(pair, self._forecast(best)())
 
     def _drawn(
         self, records: Sequence[ReplicaRecord], stale: Collection[str]
@@ -254,8 +254,7 @@ class Placement:
         alone = request.choices == 1 or capacity.is_full(decode, request)
         judged = [decode] if alone else others
         stream_s = self.costs.stream_s(decode.id) or _STREAM_GUESS_S
-        forecast = replace(
-            self._forecast(found),
+        forecast = self._forecast(found)(
             step_s=self.costs.step_s(decode.id, requests + -(-request.choices // len(others))),
             itl_s=min(request.itl_s, self.load_tracker.itl_s(decode.id)),
             blocks_shortfall=capacity.blocks_shortfall(judged, request),
@@ -267,10 +266,11 @@ class Placement:
             Pair(found.record, decode, found.cached, own_device=own_device), forecast
         )
 
-    def _forecast(self, found: PlacementCandidate) -> Forecast:
-        """The forecast of the candidate's prompt."""
+    def _forecast(self, found: PlacementCandidate) -> Callable[..., Forecast]:
+        """Makes the forecast of the candidate's prompt, with the fields about its decode."""
         forecast, request = found.forecast, found.query.request
-        return Forecast(
+        return partial(
+            Forecast,
             ttft_s=forecast.ends_s + self.costs.flush_s - request.arrived_s,
             deadline_s=found.deadline_s,
             alone_s=found.alone_s,

@@ -14,7 +14,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from cluster.admission.assignment import Assignment, FirstTokenTiming
 from cluster.admission.reassigner import Reassigner
@@ -166,7 +166,7 @@ class Failover:
         emit: Emit,
         computed: Callable[[FirstTokenTiming], None],
     ) -> ChoiceStream:
-        state.prepared = replace(state.prepared, urgency=assignment.urgency)
+        state.urgency = assignment.urgency
         pair, prompt = assignment.plan.pair, assignment.shares[0]
         streams = self._streams.to(pair.prefill.address), self._streams.to(pair.decode.address)
         hooks = ChoiceHooks(emit, self._suspect, prompt.release, computed)

@@ -12,7 +12,6 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 
 from cluster.admission.admission_queue import AdmissionQueue
 from cluster.admission.arrival import retry_key, size_of
@@ -171,8 +170,7 @@ class RequestPhases:
         if prepared.delivery.at_end and prepared.delivery.progress:
             emit = DecodeProgress(emit, prepared.sampling.max_tokens or 1)
         if prepared.lane != "batch":
-            left_s = max(0.0, assignment.plan.forecast.deadline_s - time.monotonic())
-            state.prepared = prepared = replace(prepared, ttft_budget_s=left_s)
+            state.left_s = max(0.0, assignment.plan.forecast.deadline_s - time.monotonic())
         stream = StreamMetrics(account.labels, assignment, state.times.began_s, emit)
         pair, names = assignment.plan.pair, state.named_in_log
         where = {"prefill": pair.prefill.id, "decode": pair.decode.id}

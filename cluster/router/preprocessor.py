@@ -83,9 +83,11 @@ class Preprocessor:
         if sampling.max_tokens is None and capacity_tokens is not None:
             max_tokens = max(1, min(max_tokens, capacity_tokens - len(ids) + 1))
         seed = secrets.randbelow(_MAX_SEED) if sampling.seed is None else sampling.seed
+        sampling = replace(sampling, max_tokens=max_tokens, seed=seed)
+        prompt, chain = await self._shared(request.tenant, ids, sampling)
         return PreparedRequest(
             request_id=request_id,
-            prompt=await self._shared(ids, replace(sampling, max_tokens=max_tokens, seed=seed)),
+            prompt=prompt,
             choices=request.n,
             ttft_budget_s=endpoint.ttft_budget_s,
             itl_s=endpoint.itl_budget_s,
@@ -93,7 +95,7 @@ class Preprocessor:
             delivery=delivery_of(endpoint, request.progress),
             batch_window_s=endpoint.batch_window_s,
             tenant=request.tenant,
-            chain=await self._chain(request.tenant, ids),
+            chain=chain,
         )
 
     def token_text(self, token: int) -> str:
@@ -118,30 +120,34 @@ class Preprocessor:
         ids, scored_from = await self._tokenize_scored(prompt)
         self._context_left(len(ids), answer=0)
         sampling = replace(request.sampling, max_tokens=1, seed=request.sampling.seed or 0)
+        shared, chain = await self._shared(request.tenant, ids, sampling)
         return PreparedRequest(
             request_id=request_id,
-            prompt=await self._shared(ids, sampling),
+            prompt=shared,
             choices=1,
             ttft_budget_s=endpoint.ttft_budget_s,
             lane=lane_of(request, endpoint),
             batch_window_s=endpoint.batch_window_s,
             tenant=request.tenant,
-            chain=await self._chain(request.tenant, ids),
+            chain=chain,
             scored_from=scored_from,
             top=min(prompt.top, self._card.vocabulary),
         )
 
-    async def _shared(self, ids: tuple[int, ...], sampling: SamplingParams) -> SharedPrompt:
+    async def _shared(
+        self, tenant: str, ids: tuple[int, ...], sampling: SamplingParams
+    ) -> tuple[SharedPrompt, Chain | None]:
+        """The prompt, encoded, and the digests of its blocks."""
         prompt = SharedPrompt(ids, sampling)
-        await self._over(ids, lambda _: prompt.encoded)
-        return prompt
+        chain = None if self._new_chain is None else self._new_chain(tenant)
 
-    async def _chain(self, tenant: str, ids: Sequence[int]) -> Chain | None:
-        if self._new_chain is None:
-            return None
-        chain = self._new_chain(tenant)
-        await self._over(ids, lambda tokens: chain.follow(tokens, len(tokens)))
-        return chain
+        def compute(tokens: Sequence[int]) -> None:
+            _ = prompt.encoded
+            if chain is not None:
+                chain.follow(tokens, len(tokens))
+
+        await self._over(ids, compute)
+        return prompt, chain
 
     def endpoint_of(self, request: GenerateRequest) -> str:
         """The name of the endpoint that a request goes to, configured or not."""

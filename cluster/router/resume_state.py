@@ -28,7 +28,7 @@ class PreparedRequest:
 
     `chain` has the digests of the prompt's full blocks; None where there is no prefix cache.
     Where the prompt's own tokens are scored, these are the tokens from `scored_from` on, each with
-    the `top` likeliest at its position. `urgency` is that of its assignment.
+    the `top` likeliest at its position.
     """
 
     request_id: str
@@ -42,7 +42,6 @@ class PreparedRequest:
     chain: Chain | None = None
     scored_from: int | None = None
     top: int = 0
-    urgency: Urgency = Urgency.PROMPTS
     batch_window_s: float | None = None
 
     @property
@@ -91,7 +90,8 @@ class ResumeState:
     """One choice of a prepared request, and how far it is.
 
     `output` are the sent tokens, and `finished` says whether the last token was sent. `times` are
-    the times for the summary.
+    the times for the summary. `urgency` is that of its assignment, and `left_s` what it left of
+    the TTFT budget, where the budget counts.
     """
 
     prepared: PreparedRequest
@@ -99,6 +99,8 @@ class ResumeState:
     times: StageTimes
     output: list[int] = field(default_factory=list)
     finished: bool = False
+    urgency: Urgency = Urgency.PROMPTS
+    left_s: float | None = None
 
     @property
     def name(self) -> str:
@@ -124,9 +126,9 @@ class ResumeState:
             choice=self.choice,
             decode_replica="" if pair.prefill_only else pair.decode.id,
             scoring=self._scoring(),
-            ttft_budget_s=self.prepared.ttft_budget_s,
+            ttft_budget_s=self._ttft_budget_s,
             lane=self.prepared.lane,
-            urgency=urgency_to_proto(self.prepared.urgency),
+            urgency=urgency_to_proto(self.urgency),
             request_id=self.prepared.request_id,
             tenant=self.prepared.tenant,
             progress=self.prepared.delivery.progress,
@@ -146,12 +148,16 @@ class ResumeState:
             flush_s=self.prepared.delivery.flush_delay_s,
             flush_tokens=self.prepared.delivery.flush_tokens,
             lane=self.prepared.lane,
-            ttft_budget_s=self.prepared.ttft_budget_s,
-            urgency=urgency_to_proto(self.prepared.urgency),
+            ttft_budget_s=self._ttft_budget_s,
+            urgency=urgency_to_proto(self.urgency),
             batch_window_s=self.prepared.batch_window_s,
             progress=self.prepared.delivery.progress,
             scoring=self._scoring(),
         )
+
+    @property
+    def _ttft_budget_s(self) -> float:
+        return self.prepared.ttft_budget_s if self.left_s is None else self.left_s
 
     def _scoring(self) -> prefill_pb2.Scoring | None:
         first, top = self.prepared.scored_from, self.prepared.top

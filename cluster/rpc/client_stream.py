@@ -32,6 +32,8 @@ Request = PrefillRequest | DecodeRequest
 _CONNECT_S = 5.0
 # Events that a router may be behind before it takes no more, and the replica merges them.
 _MOST_WAITING = 512
+# Bound: how long a replica keeps a prompt that no call needs, where no message goes out meanwhile.
+_FORGET_S = 1.0
 # Tokens that are counted together where events always wait.
 _COUNTED = 256
 
@@ -143,6 +145,7 @@ class _Connection:
         self._begun = 0
         self._unsent: list[RouterMessage] | None = []
         self._prompts = SentPrompts()
+        self._forgetting: asyncio.TimerHandle | None = None
         self._waiting = 0
         self._tokens = 0
         self._empty = asyncio.Event()
@@ -209,8 +212,11 @@ class _Connection:
             self._wire.send(message.SerializeToString())
 
     def _send(self, *commands: Command) -> None:
-        """Send the commands in one message, or keep them until the connection is open."""
-        message = RouterMessage(commands=commands)
+        """Send the commands in one message, or keep them until the connection is open.
+
+        Prompts are forgotten with any message, so that an end has none of its own.
+        """
+        message = RouterMessage(commands=(*self._prompts.forget(), *commands))
         if self._unsent is not None:
             self._unsent.append(message)
         else:
@@ -267,10 +273,15 @@ class _Connection:
 
     def _forget(self, number: int) -> None:
         self._receivers.pop(number, None)
-        if forget := self._prompts.release(number):
-            self._send(*forget)
+        if self._prompts.release(number) and self._forgetting is None:
+            self._forgetting = asyncio.get_running_loop().call_later(_FORGET_S, self._forget_unused)
         if not self._receivers:
             self._empty.set()
+
+    def _forget_unused(self) -> None:
+        self._forgetting = None
+        if forget := self._prompts.forget():
+            self._send(*forget)
 
     def _lost(self, reason: str) -> None:
         """The connection has ended; events that came by it are handed out first."""
@@ -281,6 +292,8 @@ class _Connection:
         self.over = True
         receivers, self._receivers = self._receivers, {}
         self._prompts.clear()
+        if self._forgetting is not None:
+            self._forgetting.cancel()
         self._empty.set()
         self._ended.set()
         for receiver in receivers.values():

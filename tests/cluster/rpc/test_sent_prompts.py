@@ -7,6 +7,7 @@ import tracemalloc
 
 import pytest
 
+from cluster.rpc import client_stream
 from cluster.rpc import server as call_server
 from cluster.rpc.client_stream import CallStreams
 from cluster.rpc.sent_prompts import SentPrompts
@@ -128,7 +129,48 @@ def test_an_end_that_is_noted_twice_counts_once():
     assert prompts.hold(8, shared) == (7, [])
     assert not prompts.release(8)
     assert not prompts.release(8)
-    assert prompts.release(7) == [Command(call=7, forget=ForgetPrompt())]
+    assert not prompts.forget()
+    assert prompts.release(7)
+    assert prompts.forget() == [Command(call=7, forget=ForgetPrompt())]
+    assert not prompts.forget()
+
+
+async def test_prompts_are_forgotten_with_the_next_message(replica, streams, sent, monkeypatch):
+    monkeypatch.setattr(client_stream, "_FORGET_S", 3600.0)
+    stream, takers = streams.to(await replica.port.start()), [Taker() for _ in range(4)]
+    replica.going.set()
+    for number, taker in enumerate(takers):
+        stream.begin(DecodeRequest(transfer=str(number)), prompt(), taker)
+        await eventually(lambda taker=taker: taker.ended)
+        # A call's own prompt is the only one left.
+        assert len(replica.kept) == 1
+    await asyncio.sleep(0.05)
+    # The replica sends an end for each call, and the router a message for each begin.
+    assert len(sent) == 2 * len(takers)
+
+
+async def test_prompts_are_forgotten_in_time_without_a_message(replica, streams, monkeypatch):
+    monkeypatch.setattr(client_stream, "_FORGET_S", 0.3)
+    stream, taker = streams.to(await replica.port.start()), Taker()
+    replica.going.set()
+    stream.begin(DecodeRequest(transfer="1"), prompt(), taker)
+    await eventually(lambda: taker.ended)
+    began_s = asyncio.get_running_loop().time()
+    assert replica.kept
+    await eventually(lambda: not replica.kept)
+    assert asyncio.get_running_loop().time() - began_s < 2.0
+
+
+async def test_a_connection_that_ended_forgets_nothing_more(replica, streams, sent, monkeypatch):
+    monkeypatch.setattr(client_stream, "_FORGET_S", 0.05)
+    stream, taker = streams.to(await replica.port.start()), Taker()
+    replica.going.set()
+    stream.begin(DecodeRequest(transfer="1"), prompt(), taker)
+    await eventually(lambda: taker.ended)
+    await stream.close(0)
+    before = len(sent)
+    await asyncio.sleep(0.1)
+    assert len(sent) == before
 
 
 UNREADABLE = Command(call=1, prompt=b"\xff")
