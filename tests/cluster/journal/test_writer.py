@@ -12,13 +12,11 @@ from typing import Any
 import pytest
 
 from cluster.api import Heartbeat, Progress, Resumability
-from cluster.config.deployment import DirectoryConfig
 from cluster.deploy.embedded_redis import EmbeddedRedis
 from cluster.journal.store import LEASE_S, JournalStore
 from engine.errors import Cancelled, NotFound
 from tests.cluster.discovery.frozen import Frozen
-from tests.cluster.discovery.members import SECRET
-from tests.cluster.journal.conftest import LIFE
+from tests.cluster.journal.conftest import store_at
 from tests.cluster.journal.streams import (
     STARTED,
     Client,
@@ -134,7 +132,7 @@ def own_server() -> Iterator[EmbeddedRedis]:
 
 
 async def test_a_redis_that_was_killed_gets_all_streams_again(own_server: EmbeddedRedis) -> None:
-    store = JournalStore.connect(DirectoryConfig(url=own_server.url), SECRET, LIFE)
+    store = store_at(own_server)
     async with running(store, "a") as router:
         opened = [router.open() for _ in range(20)]
         for stream, client in opened:
