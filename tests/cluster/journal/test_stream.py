@@ -102,6 +102,8 @@ class Play:
             seen[event.choice] += len(event.ids)
         for event in self.redis.tokens():
             written[event.choice] += len(event.ids)
+        if self.stream.suspended:
+            assert seen == self.put, "nothing waits"
         told = self.client.suspensions
         if not (told and told[-1]) and not self.stream.suspended:
             assert all(one <= other for one, other in zip(seen, written, strict=True))

@@ -101,6 +101,8 @@ async def test_streams_go_on_while_redis_stands_still(
         stream, client = router.open()
         stream.put(tokens(0))
         await router.wrote(client, 1)
+        _, idle_client = router.open()
+        await router.wrote_events(idle_client, 0)
         with Frozen(server):
             began_s = time.monotonic()
             stream.put(tokens(1))
@@ -115,6 +117,7 @@ async def test_streams_go_on_while_redis_stands_still(
             assert late_client.events == [STARTED, Resumability(suspended=True), tokens(0)]
         await eventually(lambda: client.suspensions == [True, False], 5)
         await eventually(lambda: late_client.suspensions == [True, False], 5)
+        await eventually(lambda: idle_client.suspensions == [True, False], 5)
         assert await stored_ids(store, stream.stream_id) == client.ids
         entries = await store.read_all(stream.stream_id)
         assert len(entries) == 500, "each event of a suspended stream is an entry of its own"
@@ -206,7 +209,8 @@ async def test_a_pause_of_this_process_suspends_nothing(
         await router.wrote(client, 1)
         with Frozen(server):
             stream.put(tokens(1))
-            await eventually(lambda: not stream.ready, 5)  # the call is under way
+            until_s = time.monotonic() + store.timeout_s / 2
+            await eventually(lambda: time.monotonic() > until_s, 5)  # the call is under way
         time.sleep(store.timeout_s + 0.5)  # noqa: ASYNC251
         await router.wrote(client, 2)
         assert client.suspensions == []
