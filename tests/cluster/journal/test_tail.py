@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from contextlib import aclosing
+from typing import Any
 
 import pytest
 
@@ -152,3 +153,29 @@ async def test_a_stream_that_is_removed_ends_its_tails(store: JournalStore) -> N
         await store.forget_tenant("acme")
         with pytest.raises(NotFound):
             await reader
+
+
+async def test_many_tails_poll_less_often(store: JournalStore) -> None:
+    async with running(store, "a") as owner, running(store, "b") as other:
+        stream, client = owner.open()
+        stream.put(tokens(0))
+        await owner.wrote(client, 1)
+        reads = 0
+        read = store.read
+
+        async def counted(*args: Any, **options: Any) -> Any:
+            nonlocal reads
+            reads += 1
+            return await read(*args, **options)
+
+        store.read = counted  # type: ignore[method-assign]
+        tails = [tail_of(other, stream.stream_id) for _ in range(100)]
+        readers = [asyncio.create_task(collected(tail)) for tail in tails]
+        await eventually(lambda: store.tails == 100, 5)
+        began_s = time.monotonic()
+        await eventually(lambda: reads > 600, 20)
+        assert time.monotonic() - began_s > 0.5, "100 tails at 50 polls would take 0.12 s"
+        stream.put(summary())
+        async with asyncio.timeout(10):
+            assert await asyncio.gather(*readers) == [[tokens(0), summary()]] * 100
+        assert store.tails == 0
