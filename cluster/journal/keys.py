@@ -1,7 +1,7 @@
 """The ids of streams, and the names of the journal in Redis.
 
-    tandem:stream:<id>             a hash: request, tenant, owner and fence, and the marks
-                                   cancelled, listened (a time) and ended
+    tandem:stream:<id>             a hash: request, tenant, owner, fence; the marks cancelled,
+                                   listened (a time), ended
     tandem:stream:<id>:events      a Redis stream; the id of an entry is its sequence number, from 1
     tandem:journal:epoch           drawn when the journal began here; lost with the data
     tandem:journal:alive:<router>  a lease, while the router renews it

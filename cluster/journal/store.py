@@ -100,6 +100,8 @@ class JournalStore:
         self.seal = JournalSeal(secret, self.keys)
         self.timeout_s = timeout_s
         self.life = life
+        # Tails that read here now.
+        self.tails = 0
         self._client = client
         self._reads = asyncio.Semaphore(_READS)
         self._append = client.register_script(scripts.APPEND)
@@ -236,9 +238,13 @@ class JournalStore:
     ) -> list[Any] | None:
         keys = [self.keys.stream(stream_id), self.keys.events(stream_id)]
         args = (after, count, self.keys.alive_prefix, int(request), int(listening))
-        async with self._reads:
-            found: list[Any] | None = await self._call(self._read(keys=keys, args=args))
-        return found
+
+        async def in_turn() -> list[Any] | None:
+            async with self._reads:
+                found: list[Any] | None = await self._read(keys=keys, args=args)
+                return found
+
+        return await self._call(in_turn())
 
     def _opened(self, stream_id: str, stored: bytes) -> JournaledRequest | None:
         """The request; None where it has no seal, or is so old that Redis had dropped it."""

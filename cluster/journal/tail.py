@@ -10,9 +10,11 @@ from cluster.api import Summary, Tokens
 from cluster.journal.cursor import Cursor
 from cluster.journal.entries import JournalEntry
 from cluster.journal.store import LEASE_S, JournalStore, StreamState
-from engine.errors import TandemError, Unavailable
+from engine.errors import NotFound, TandemError, Unavailable
 
 _POLL_S = 0.02
+# Bound: polls of all tails in a second; many tails poll less often.
+_POLLS_PER_S = 500
 # A stream of this router wakes its tails.
 _WATCHED_POLL_S = 1.0
 _LISTENING_S = 2.0
@@ -71,8 +73,8 @@ class JournalTail:
         """
         woken = asyncio.Event()
         unwatch = self._watch(self._stream_id, woken)
-        poll_s = _POLL_S if unwatch is None else _WATCHED_POLL_S
         answered_s = time.monotonic()
+        self._store.tails += 1
         try:
             while True:
                 woken.clear()
@@ -94,9 +96,11 @@ class JournalTail:
                     if self._cursor.lacks(entry.event):
                         yield entry.event
                 if not entries:
-                    self._check_owner(state)
-                    await _within(woken, poll_s)
+                    self._check(state)
+                    poll_s = max(_POLL_S, self._store.tails / _POLLS_PER_S)
+                    await _within(woken, poll_s if unwatch is None else _WATCHED_POLL_S)
         finally:
+            self._store.tails -= 1
             if unwatch is not None:
                 unwatch()
 
@@ -108,11 +112,17 @@ class JournalTail:
             self._listened_s = now
         return found
 
-    def _check_owner(self, state: StreamState | None) -> None:
-        """Raise StreamOrphaned for a dead owner. It may live where Redis was away just now."""
-        if state is None or state.alive or time.monotonic() - self._failed_s < LEASE_S:
+    def _check(self, state: StreamState | None) -> None:
+        """Raise where nothing more will come: NotFound without an end, or StreamOrphaned.
+
+        An owner without a lease may live where Redis was away just now.
+        """
+        if state is None:
             return
-        raise StreamOrphaned("the router of this stream was lost", retry_after_s=LEASE_S)
+        if state.ended:
+            raise NotFound("the stream ended too long ago", field="stream_id")
+        if not state.alive and time.monotonic() - self._failed_s >= LEASE_S:
+            raise StreamOrphaned("the router of this stream was lost", retry_after_s=LEASE_S)
 
 
 async def _within(woken: asyncio.Event, timeout_s: float) -> None:

@@ -9,11 +9,24 @@ import pytest
 import redis.asyncio
 
 from cluster.config.deployment import DirectoryConfig
+from cluster.config.tls import RedisTlsConfig
 from cluster.deploy.embedded_redis import EmbeddedRedis
+from cluster.discovery.redis_client import open_client
 from cluster.journal.store import JournalStore, StreamLife
+from protos.wire.secret import ClusterSecret
 from tests.cluster.discovery.members import SECRET
 
 LIFE = StreamLife(running_s=60.0, keep_s=20.0)
+# A busy machine must not look like a Redis that is away.
+TIMEOUT_S = 0.75
+
+
+def store_at(
+    server: EmbeddedRedis, secret: ClusterSecret = SECRET, life: StreamLife = LIFE
+) -> JournalStore:
+    config = DirectoryConfig(url=server.url)
+    client = open_client(config, TIMEOUT_S, RedisTlsConfig(), text=False)
+    return JournalStore(client, secret, life, timeout_s=TIMEOUT_S)
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +46,6 @@ async def raw(server: EmbeddedRedis) -> AsyncIterator[Any]:
 
 @pytest.fixture
 async def store(server: EmbeddedRedis, raw: Any) -> AsyncIterator[JournalStore]:
-    store = JournalStore.connect(DirectoryConfig(url=server.url), SECRET, LIFE)
+    store = store_at(server)
     yield store
     await store.close()

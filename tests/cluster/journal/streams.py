@@ -111,6 +111,10 @@ class RouterOfTest:
     async def wrote(self, client: Client, count: int) -> None:
         await eventually(lambda: len(client.ids) >= count, 5)
 
+    async def wrote_events(self, client: Client, count: int) -> None:
+        """Wait for so many events after Started."""
+        await eventually(lambda: len(client.events) > count, 5)
+
 
 @asynccontextmanager
 async def running(store: JournalStore, name: str) -> AsyncIterator[RouterOfTest]:

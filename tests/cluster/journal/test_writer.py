@@ -12,13 +12,11 @@ from typing import Any
 import pytest
 
 from cluster.api import Heartbeat, Progress, Resumability
-from cluster.config.deployment import DirectoryConfig
 from cluster.deploy.embedded_redis import EmbeddedRedis
 from cluster.journal.store import LEASE_S, JournalStore
-from engine.errors import Cancelled, NotFound
+from engine.errors import Cancelled, NotFound, Unavailable
 from tests.cluster.discovery.frozen import Frozen
-from tests.cluster.discovery.members import SECRET
-from tests.cluster.journal.conftest import LIFE
+from tests.cluster.journal.conftest import store_at
 from tests.cluster.journal.streams import (
     STARTED,
     Client,
@@ -103,6 +101,8 @@ async def test_streams_go_on_while_redis_stands_still(
         stream, client = router.open()
         stream.put(tokens(0))
         await router.wrote(client, 1)
+        _, idle_client = router.open()
+        await router.wrote_events(idle_client, 0)
         with Frozen(server):
             began_s = time.monotonic()
             stream.put(tokens(1))
@@ -117,6 +117,7 @@ async def test_streams_go_on_while_redis_stands_still(
             assert late_client.events == [STARTED, Resumability(suspended=True), tokens(0)]
         await eventually(lambda: client.suspensions == [True, False], 5)
         await eventually(lambda: late_client.suspensions == [True, False], 5)
+        await eventually(lambda: idle_client.suspensions == [True, False], 5)
         assert await stored_ids(store, stream.stream_id) == client.ids
         entries = await store.read_all(stream.stream_id)
         assert len(entries) == 500, "each event of a suspended stream is an entry of its own"
@@ -134,7 +135,7 @@ def own_server() -> Iterator[EmbeddedRedis]:
 
 
 async def test_a_redis_that_was_killed_gets_all_streams_again(own_server: EmbeddedRedis) -> None:
-    store = JournalStore.connect(DirectoryConfig(url=own_server.url), SECRET, LIFE)
+    store = store_at(own_server)
     async with running(store, "a") as router:
         opened = [router.open() for _ in range(20)]
         for stream, client in opened:
@@ -198,21 +199,25 @@ async def test_a_suspended_router_is_lost_once_redis_refuses_it(
         assert await stored_ids(store, stream.stream_id) == [100]
 
 
-async def test_a_pause_of_this_process_suspends_nothing(store: JournalStore) -> None:
+async def test_a_pause_of_this_process_suspends_nothing(
+    store: JournalStore, server: EmbeddedRedis
+) -> None:
     """A router that stood still may be an old one: it must not go on as if Redis were away."""
     async with running(store, "a") as router:
         stream, client = router.open()
         stream.put(tokens(0))
         await router.wrote(client, 1)
-        stream.put(tokens(1))
-        for _ in range(3):
-            await asyncio.sleep(0)  # the call is under way
+        with Frozen(server):
+            stream.put(tokens(1))
+            until_s = time.monotonic() + store.timeout_s / 2
+            await eventually(lambda: time.monotonic() > until_s, 5)  # the call is under way
+        time.sleep(store.timeout_s + 0.5)  # noqa: ASYNC251
+        await router.wrote(client, 2)
+        assert client.suspensions == []
         await store.take_over(stream.stream_id, "a")
         stream.put(tokens(2))
-        await asyncio.sleep(0)
-        time.sleep(3 * store.timeout_s)  # noqa: ASYNC251
         await eventually(lambda: client.lost, 5)
-        assert client.suspensions == []
+        assert client.ids == [100, 101]
 
 
 async def test_a_stream_is_taken_from_a_dead_router(store: JournalStore) -> None:
@@ -243,17 +248,20 @@ async def _taken(router: RouterOfTest, stream_id: str) -> Any:
 async def test_no_stream_is_taken_just_after_redis_came_back(
     store: JournalStore, server: EmbeddedRedis
 ) -> None:
-    async with running(store, "new") as new, running(store, "old") as old:
-        stream, client = old.open()
-        stream.put(tokens(0))
-        await old.wrote(client, 1)
+    """No owner could renew its lease while Redis was away."""
+    async with running(store, "new") as new:
+        async with running(store, "old") as old:
+            stream, client = old.open()
+            stream.put(tokens(0))
+            await old.wrote(client, 1)
         with Frozen(server):
-            await eventually(lambda: new.writer.suspended and old.writer.suspended, 5)
+            await eventually(lambda: new.writer.suspended, 5)
+            with pytest.raises(Unavailable):
+                await new.writer.take_over(stream.stream_id)
             await asyncio.sleep(LEASE_S)
         await eventually(lambda: not new.writer.suspended, 5)
         assert (await new.writer.take_over(stream.stream_id)).outcome == "held"
-        await eventually(lambda: client.suspensions == [True, False], 5)
-        assert not client.lost
+        assert await eventually(lambda: _taken(new, stream.stream_id), 5)
 
 
 async def test_a_cancel_reaches_the_owner_from_anywhere(store: JournalStore) -> None:
