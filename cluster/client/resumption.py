@@ -76,8 +76,8 @@ class ResumedStream:
     async def events(self) -> AsyncIterator[Event]:
         """Started, then Tokens, then Summary; raises a TandemError. Closing it cancels nothing."""
         router = self._routers.first
-        while not self._ended:
-            call = self._call(router)
+        while True:
+            call, failed = self._call(router), None
             try:
                 async with tandem_errors(call, _BROKEN):
                     while (wire := await self._read(call)) is not None:
@@ -86,12 +86,16 @@ class ResumedStream:
                             yield event
                 if not self._ended:
                     raise Internal("the reply ended early")
-            except NotTaken as failed:
-                router = await self._after_break(router, failed)
-            except TandemError as error:
-                router = await self._after_error(router, error)
+            except (NotTaken, TandemError) as error:
+                failed = error
             finally:
                 call.cancel()
+            if failed is None or self._ended:
+                return
+            if isinstance(failed, NotTaken):
+                router = await self._after_break(router, failed)
+            else:
+                router = await self._after_error(router, failed)
 
     def _call(self, router: RouterChannel) -> Any:
         self._began = self._news = False

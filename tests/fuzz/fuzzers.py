@@ -80,6 +80,8 @@ class HttpFuzzer:
     def _request(self, rng: random.Random) -> bytes:
         chat = rng.random() < 0.5
         path = _PATHS[chat] if rng.random() < 0.9 else rng.choice(_PATHS)
+        if rng.random() < 0.05:
+            return self._resuming(rng)
         method = "POST" if rng.random() < 0.95 else rng.choice(["GET", "PUT", "HEAD", "BREW"])
         body = fuzzed_body(rng, chat=chat)
         head = f"{method} {path} HTTP/1.1\r\n{self._head}Content-Type: application/json\r\n"
@@ -90,6 +92,15 @@ class HttpFuzzer:
             coded = b"".join(b"%x\r\n%b\r\n" % (len(one), one) for one in pieces if one)
             return f"{head}Transfer-Encoding: chunked\r\n\r\n".encode() + coded + b"0\r\n\r\n"
         return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+
+    def _resuming(self, rng: random.Random) -> bytes:
+        """A request for a stream that is not there, or for none."""
+        method = rng.choice(["GET", "DELETE", "HEAD"])
+        path = rng.choice(["/v1/streams", "/v1/streams/", "/v1/streams/abc", "/v1/streams/a%00b"])
+        have = rng.choice(["", "?have=1.2", "?have=1.", f"?have={10 ** rng.randrange(40)}"])
+        last = rng.choice(["abc:1", "abc:1:end", ":", "abc:" + "9." * rng.randrange(300), "abc"])
+        event = f"Last-Event-ID: {last}\r\n" if rng.random() < 0.5 else ""
+        return f"{method} {path}{have} HTTP/1.1\r\n{self._head}{event}\r\n".encode()
 
 
 def _http_word(answer: bytes) -> str:
@@ -201,7 +212,9 @@ class SocketFuzzer:
     def _message(self, rng: random.Random) -> bytes:
         chat = rng.random() < 0.5
         body = fuzzed_body(rng, chat=chat)
-        kind = rng.choice(["chat", "completion", "cancel", "chat" if chat else "completion"])
+        kind = rng.choice(
+            ["chat", "completion", "cancel", "resume", "chat" if chat else "completion"]
+        )
         if rng.random() < 0.9 and body.startswith(b"{"):
             name = rng.choice(["a", "b", str(rng.getrandbits(16))])
             body = f'{{"type": "{kind}", "id": "{name}", '.encode() + body[1:]

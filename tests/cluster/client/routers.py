@@ -41,7 +41,7 @@ class BreakingGenerator(ScriptedGenerator):
                     break
                 yield event
                 sent += 1
-            else:
+            if sent != self.after_events or not self.times:
                 return
         self.times -= 1
         await asyncio.sleep(0.01)  # for what was sent to arrive

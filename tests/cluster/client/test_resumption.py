@@ -55,7 +55,7 @@ async def test_every_event_comes_once_wherever_a_router_ends(choices, way):
             breaking.breaks = routers.proxies[0].cut if way == "cut" else partial(routers.stop, 0)
             got = await all_of(client.generate("a b", resumable=True, **options))
             assert unnamed(got) == whole, place
-            assert breaking.times == (place == 3 * choices + 2)
+            assert not breaking.times
             resumed += len(breaking.journal.resumed)
     assert resumed >= 2 * choices  # where the client had the beginning before the break
 

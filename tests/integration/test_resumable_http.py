@@ -1,0 +1,105 @@
+"""Resumable streams over HTTP and WebSocket on two real routers: every piece exactly once."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import httpx
+import pytest
+from websockets.asyncio.client import connect
+
+from tests.cluster.gateway.answers.event_source import EventSource
+from tests.integration.test_resumable import two_routers
+from tests.integration.test_resume import PROMPTS
+
+TEXT = "/v1/completions"
+BODY = {
+    "prompt": PROMPTS[1],
+    "max_tokens": 60,
+    "temperature": 0,
+    "ignore_eos": True,
+    "logprobs": 1,
+    "n": 2,
+    "return_token_ids": True,
+    "stream": True,
+    "stream_options": {"include_usage": True},
+}
+
+
+@pytest.fixture
+def config(config):
+    return replace(config, decode=replace(config.decode, replicas=2))
+
+
+def gathered(data):
+    """What the chunks say of each choice, and the usage."""
+    *chunks, usage, done = data
+    assert done == "[DONE]"
+    found = {}
+    for chunk in map(json.loads, chunks):
+        (choice,) = chunk["choices"]
+        had = found.setdefault(choice["index"], {"text": "", "ids": [], "offsets": [], "ends": []})
+        had["text"] += choice["text"]
+        had["ids"] += choice["token_ids"]
+        had["offsets"] += choice["logprobs"]["text_offset"]
+        had["ends"] += [choice["finish_reason"]] if choice["finish_reason"] else []
+    return found, json.loads(usage)["usage"]["completion_tokens"]
+
+
+async def bytes_of(client, request, pieces):
+    """The bytes of a response, of which the client reads so many pieces, or all."""
+    found = b""
+    response = await client.send(request, stream=True)
+    try:
+        assert response.status_code == 200, await response.aread()
+        async for piece in response.aiter_raw():
+            found += piece
+            pieces -= 1
+            if not pieces:
+                break
+    finally:
+        await response.aclose()
+    return found
+
+
+@pytest.mark.parametrize("pieces", [3, 8])
+async def test_a_client_that_comes_back_to_both_routers_by_turns(config, pieces):
+    async with (
+        two_routers(config) as (local, other, _),
+        httpx.AsyncClient(timeout=30) as client,
+    ):
+        routers = [f"http://{one.http_address}" for one in (local.router, other)]
+        plain = EventSource().read((await client.post(routers[0] + TEXT, json=BODY)).content)
+        source, turns = EventSource(), 0
+        request = client.build_request("POST", routers[0] + TEXT, json=BODY | {"resumable": True})
+        while source.data[-1:] != ["[DONE]"]:
+            source.read(await bytes_of(client, request, pieces))
+            turns += 1
+            headers = {} if source.last_id is None else {"last-event-id": source.last_id}
+            path = routers[turns % 2] + "/v1/streams"
+            request = client.build_request("GET", path, headers=headers)
+        assert gathered(source.data) == gathered(plain.data)
+        assert turns > 1
+        await local.idle()
+
+
+async def test_a_stream_of_http_goes_on_over_a_websocket(config):
+    async with two_routers(config) as (local, other, _), httpx.AsyncClient(timeout=30) as client:
+        body = BODY | {"resumable": True, "n": 1}
+        url = f"http://{local.router.http_address}{TEXT}"
+        request = client.build_request("POST", url, json=body)
+        source = EventSource().read(await bytes_of(client, request, 6))
+        stream_id, _, have = source.last_id.partition(":")
+        async with connect(f"ws://{other.http_address}/v1/stream") as socket:
+            resume = {"type": "resume", "id": "a", "stream_id": stream_id, "have": [int(have)]}
+            await socket.send(json.dumps(resume))
+            ids = []
+            while (message := json.loads(await socket.recv()))["type"] != "end":
+                if message["type"] == "tokens":
+                    assert message["index"] == int(have) + len(ids)
+                    ids += message["ids"]
+        assert int(have) + len(ids) == 60
+        plain = await client.post(f"http://{local.router.http_address}{TEXT}", json=BODY)
+        found, _ = gathered(EventSource().read(plain.content).data)
+        assert found[0]["ids"][int(have) :] == ids
