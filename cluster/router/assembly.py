@@ -14,7 +14,7 @@ from cluster.router.canary_routing import CanaryRouting
 from cluster.router.preprocessor import Preprocessor
 from cluster.telemetry.labels import RequestLabels
 from engine.kv.prefix_digest import Chain
-from engine.model.loading import ModelDescription, describe
+from engine.model_description import ModelDescription, describe
 from engine.text.tokenizer import Tokenizer
 from engine.types.lane_quota import most_of
 

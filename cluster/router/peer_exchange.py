@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from cluster.api.event_streams import end
+from cluster.config.schema import TandemConfig
+from cluster.config.version import config_version
 from cluster.discovery.redis_directory import Directory
 from cluster.router.canary_routing import CanaryRouting
 from cluster.router.peer_state import PeerState
@@ -19,6 +21,7 @@ from cluster.telemetry import router_metrics as metrics
 from cluster.telemetry.rare_log import RareLog
 from cluster.tenants.cap_shares import GONE_S, CapShares, PeerCapUse
 from cluster.tenants.fair_share import FairShare
+from cluster.tenants.need import caps_of
 from engine.errors import Unavailable
 
 log = logging.getLogger(__name__)
@@ -36,7 +39,10 @@ _LOG_EVERY_S = 60.0
 
 
 class PeerExchange:
-    """Keeps the shares and counters of this router current with those of its peers."""
+    """Keeps the shares and counters of this router current with those of its peers.
+
+    `fairness` and `canaries` are what it keeps current, in the life `generation` of the router.
+    """
 
     def __init__(
         self,
@@ -45,18 +51,30 @@ class PeerExchange:
         shares: CapShares,
         fairness: FairShare,
         canaries: CanaryRouting | None = None,
+        generation: int = 0,
     ) -> None:
+        self.generation = generation
+        self.fairness = fairness
+        self.canaries = canaries or CanaryRouting({})
         self._directory = directory
         self._router = router
         self._shares = shares
-        self._fairness = fairness
-        self._canaries = canaries or CanaryRouting({})
         self._task: asyncio.Task[None] | None = None
         self._peers: set[str] = set()
         self._dead: frozenset[str] = frozenset()
         self._charged: Mapping[str, float] = {}
         self._quiet = False
         self._unreadable = RareLog(log, "unreadable states of peers", _LOG_EVERY_S)
+
+    @classmethod
+    def of(cls, config: TandemConfig, directory: Directory, router_id: str) -> PeerExchange:
+        """The exchange of a new life of that router, with the configured caps and canaries."""
+        generation = time.time_ns()
+        name = router_name(router_id, generation)
+        shares = CapShares(name, caps_of(config.tenants))
+        canaries = CanaryRouting(config.endpoints, config_version(config))
+        fairness = FairShare(config.tenants, shares)
+        return cls(directory, name, shares, fairness, canaries, generation)
 
     async def start(self) -> None:
         """Get this router's shares within a bounded time, and keep them current."""
@@ -81,11 +99,11 @@ class PeerExchange:
 
     async def once(self) -> bool:
         """Exchange states once; returns False if the directory could not be reached."""
-        uses, charged, here = self._fairness.publish()
+        uses, charged, here = self.fairness.publish()
         self._quiet = not uses and charged == self._charged
         self._charged = charged
         cap_use = self._shares.publish(uses, int(time.time() / _TURN_S))
-        state = PeerState(cap_use, charged, here, self._canaries.publish())
+        state = PeerState(cap_use, charged, here, self.canaries.publish())
         alone, routers = self._shares.alone, self._shares.routers
         try:
             texts = await self._directory.exchange(self._router, state.to_json())
@@ -94,7 +112,7 @@ class PeerExchange:
             if self._shares.alone and not alone:
                 fields = {"reason": error.message, "routers": routers}
                 log.warning("caps are no longer shared: an even share of each", extra=fields)
-                self._fairness.receive({}, ())
+                self.fairness.receive({}, ())
         else:
             await self._receive(texts)
             if alone:
@@ -122,9 +140,9 @@ class PeerExchange:
             if name not in (self._router, *gone) and not one.cap_use.left
         }
         here = {tenant for one in others.values() for tenant in one.here}
-        self._fairness.receive({name: one.charged for name, one in others.items()}, here)
+        self.fairness.receive({name: one.charged for name, one in others.items()}, here)
         for one in others.values():
-            self._canaries.receive(one.rolled_back)
+            self.canaries.receive(one.rolled_back)
         if gone:
             log.info("routers no longer share", extra={"gone": sorted(gone)})
             with suppress(Unavailable):
