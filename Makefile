@@ -27,7 +27,7 @@ SERVICES := $(shell grep -l '^service ' protos/*.proto)
 .PHONY: help install serve test lint types contracts protos protos-check docs-check tests coverage \
 	test-cluster test-gpu bench-gpu test-oldest constraints helm-schema helm-golden helm-dashboard reference sbom image demo-model \
 	bench-engine bench-soak bench-peers bench-burst bench-itl bench-claims bench-router bench-overload bench-refusals bench-streams \
-	bench-transfer bench-report fuzz soak-transfer clean
+	bench-router-death bench-transfer bench-report fuzz soak-transfer clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -141,6 +141,9 @@ bench-router: $(VENV)/.installed  ## measure one router process: messages, token
 
 bench-overload: $(VENV)/.installed  ## five times the capacity over gRPC and HTTP; ARGS="--seconds 300 --factor 5"
 	$(BIN)/python -m bench.compare.overload $(ARGS)
+
+bench-router-death: $(VENV)/.installed  ## kill -9 of a router: when the next one serves; ARGS="--rounds 3"
+	$(BIN)/python -m bench.router.death $(ARGS)
 
 bench-refusals: $(VENV)/.installed  ## what a refusal costs the router's event loop
 	$(BIN)/python -m bench.router.refusals --results bench/results $(ARGS)
