@@ -12,11 +12,12 @@ import grpc
 import grpc.aio
 
 from cluster.api.error_mapping import error_from_rpc
-from engine.errors import Cancelled, TandemError
+from engine.errors import Cancelled, TandemError, Unavailable
 
 # Pauses before a call that no router took is tried again. A client may learn of a router's end
 # a moment late.
 _PAUSES_S = (0.02, 0.1, 0.5)
+_BROKEN = "the connection to the router broke; send the request again"
 _NOT_TAKEN = (grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE)
 
 
@@ -38,6 +39,7 @@ class CallTries:
     def __init__(self, timeout_s: float | None) -> None:
         self._ends_s = None if timeout_s is None else time.monotonic() + timeout_s
         self._pauses_s = list(_PAUSES_S)
+        self._taken = False
 
     def left_s(self) -> float | None:
         """Seconds left for all tries together; None without a bound."""
@@ -45,10 +47,16 @@ class CallTries:
 
     def over(self) -> None:
         """Note that a router took the call, so that it is not tried again."""
+        self._taken = True
         self._pauses_s.clear()
 
     async def another(self, failed: NotTaken) -> None:
-        """Wait for the next try; raises the error where no try is left."""
+        """Wait for the next try; raises the error where no try is left.
+
+        A stream that broke raises Unavailable: its router may have died.
+        """
+        if self._taken and isinstance(failed.error, Unavailable):
+            raise Unavailable(f"{_BROKEN} ({failed.error.message})") from None
         if not self._pauses_s:
             raise failed.error from None
         await asyncio.sleep(self._pauses_s.pop(0))

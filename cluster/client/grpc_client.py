@@ -86,6 +86,8 @@ class Client:
             ("grpc.max_send_message_length", max_message_bytes),
             ("grpc.keepalive_time_ms", 30_000),
             ("grpc.keepalive_timeout_ms", 10_000),
+            # A router is back within seconds; gRPC would come to wait for minutes.
+            ("grpc.max_reconnect_backoff_ms", 1_000),
         ]
         self._channel = open_channel(target, options, credentials)
         self._stub = inference_pb2_grpc.InferenceStub(self._channel)
