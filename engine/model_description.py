@@ -28,7 +28,7 @@ _SAMPLE_BYTES = 4096
 def without_torch() -> None:
     """Have `transformers` take torch for absent in this process, which then never imports it.
 
-    For a process that computes nothing: with torch, `transformers` takes four times as long to
+    For a process that computes nothing: with torch, `transformers` takes three times as long to
     import. Call it before either is imported; later it has no effect.
     """
     if "torch" in sys.modules or "transformers" in sys.modules:

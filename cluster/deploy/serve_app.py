@@ -181,7 +181,11 @@ def build(
         if (count := config.replicas[name])
     ]
     router = _deployment(
-        RouterReplica, "router", _replicas(1, None), _actor_options(shares["router"]), config.ray
+        RouterReplica,
+        "router",
+        _replicas(config.router.replicas, None),
+        _actor_options(shares["router"]),
+        config.ray,
     )
     # Serve builds one application out of what its ingress is bound to; the router finds the
     # replicas in the directory, and uses these handles to wake a pool that sleeps.
