@@ -17,7 +17,7 @@ TORCH_INDEX ?=
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 # Tests that take minutes, and are not part of `make test`.
 CLUSTER_TESTS := tests/e2e/hosts tests/e2e/test_scaling.py tests/e2e/test_rollout.py \
-	tests/e2e/test_sleep.py
+	tests/e2e/test_sleep.py tests/e2e/test_two_routers.py
 # Two tests at a time, with real clusters first; one at a time if ARGS selects tests.
 BESIDE = $(if $(ARGS),,-n 2 --dist loadscope --no-loadscope-reorder tests/e2e tests)
 GENERATE := -m grpc_tools.protoc -I.
@@ -27,7 +27,7 @@ SERVICES := $(shell grep -l '^service ' protos/*.proto)
 .PHONY: help install serve test lint types contracts protos protos-check docs-check tests coverage \
 	test-cluster test-gpu bench-gpu test-oldest constraints helm-schema helm-golden helm-dashboard reference sbom image demo-model \
 	bench-engine bench-soak bench-peers bench-burst bench-itl bench-claims bench-router bench-overload bench-refusals bench-journal bench-streams \
-	bench-failover bench-transfer bench-report fuzz soak-transfer clean
+	bench-failover bench-router-death bench-transfer bench-report fuzz soak-transfer clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -69,7 +69,7 @@ tests: $(VENV)/.installed-dev  ## all tests; ARGS="-k NAME" for some
 coverage:  ## all tests with line coverage; Python takes twice as long
 	$(MAKE) tests ARGS='--cov --cov-report=term:skip-covered $(ARGS)'
 
-test-cluster: $(VENV)/.installed-dev  ## several hosts, a lost head, pools that grow, shrink and sleep, rollouts: real Ray, minutes
+test-cluster: $(VENV)/.installed-dev  ## several hosts, a lost head, pools that grow, shrink and sleep, rollouts, two routers: real Ray, minutes
 	$(BIN)/python -m pytest $(CLUSTER_TESTS) $(ARGS)
 
 test-gpu:  ## tests for a CUDA device; skipped without one
@@ -141,6 +141,9 @@ bench-router: $(VENV)/.installed  ## measure one router process: messages, token
 
 bench-overload: $(VENV)/.installed  ## five times the capacity over gRPC and HTTP; ARGS="--seconds 300 --factor 5"
 	$(BIN)/python -m bench.compare.overload $(ARGS)
+
+bench-router-death: $(VENV)/.installed  ## kill -9 of a router: when the next one serves; ARGS="--rounds 3"
+	$(BIN)/python -m bench.router.death $(ARGS)
 
 bench-refusals: $(VENV)/.installed  ## what a refusal costs the router's event loop
 	$(BIN)/python -m bench.router.refusals --results bench/results $(ARGS)

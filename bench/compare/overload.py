@@ -11,10 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import random
-import signal
-import sys
 import time
-from pathlib import Path
 
 from bench.core.host_info import as_line, describe_machine, now
 from bench.core.results import keep
@@ -26,9 +23,8 @@ from bench.load.overload_client import (
     OverloadClient,
 )
 from bench.load.overload_figures import Overload, as_series, report
-from bench.systems.cli_paths import add_paths
-from bench.systems.services import CliPaths, Service, tandem
-from cluster.config.schema import located
+from bench.systems.cli_paths import add_paths, demo_paths
+from bench.systems.services import Service, tandem
 
 _DEADLINE_S = 60.0
 _WARM_S, _CAPACITY_S, _CALLERS = 4.0, 10.0, 24
@@ -40,7 +36,7 @@ _WORDS = ("the", "one", "many", "of", "some", "red", "old", "small", "river", "h
 def main() -> None:
     """Measure and print."""
     options = _parse()
-    paths = _paths(options)
+    paths = demo_paths(options)
     budget = f"endpoints: {{chat: {{ttft_budget_ms: {options.budget_ms}}}}}\n"
     service = tandem(paths, options.prefill, options.decode, more=budget)
     found: list[Overload] = []
@@ -67,14 +63,6 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--decode", type=int, default=2, help="decode replicas")
     add_paths(parser)
     return parser.parse_args()
-
-
-def _paths(options: argparse.Namespace) -> CliPaths:
-    """The demo model, and a folder for logs. A SIGTERM ends the server, too."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    logs = options.cache.absolute() / "logs"
-    logs.mkdir(parents=True, exist_ok=True)
-    return CliPaths(Path(located("demo")), options.peers, options.tandem.absolute(), logs)
 
 
 async def _measure(service: Service, options: argparse.Namespace, found: list[Overload]) -> None:

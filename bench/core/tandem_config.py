@@ -7,7 +7,7 @@ from pathlib import Path
 import yaml
 
 from engine.config import KvConfig, ModelConfig
-from engine.model.loading import describe
+from engine.model_description import describe
 from engine.runtime.engine import Engine
 
 DTYPE = "bfloat16"

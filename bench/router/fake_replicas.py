@@ -33,7 +33,7 @@ from cluster.rpc.server import CallServer, Serve
 from cluster.sockets import join, listening_socket
 from decode_pool.job import DecodeJob
 from decode_pool.servicer import DecodeServicer
-from engine.model.loading import describe
+from engine.model_description import describe
 from engine.scheduling.prompt_queue import QueuePosition
 from engine.text.completion import Piece
 from engine.types.sequence import SampledToken, Sequence

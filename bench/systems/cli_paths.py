@@ -10,6 +10,7 @@ from pathlib import Path
 from bench.core.model_135m import DEFAULT_SIZE, SIZES, make
 from bench.core.results import RESULTS
 from bench.systems.services import CliPaths
+from cluster.config.schema import located
 
 
 def add_paths(parser: argparse.ArgumentParser) -> None:
@@ -33,6 +34,14 @@ def prepare(options: argparse.Namespace) -> CliPaths:
     logs.mkdir(parents=True, exist_ok=True)
     model = make(logs.parent / f"model-{options.size}", SIZES[options.size])
     return CliPaths(model, options.peers.absolute(), options.tandem.absolute(), logs)
+
+
+def demo_paths(options: argparse.Namespace) -> CliPaths:
+    """The demo model, and a folder for logs. A SIGTERM ends the server, too."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    logs = options.cache.absolute() / "logs"
+    logs.mkdir(parents=True, exist_ok=True)
+    return CliPaths(Path(located("demo")), options.peers, options.tandem.absolute(), logs)
 
 
 def open_record(options: argparse.Namespace, name: str) -> Path:

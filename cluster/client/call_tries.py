@@ -12,11 +12,12 @@ import grpc
 import grpc.aio
 
 from cluster.api.error_mapping import error_from_rpc
-from engine.errors import Cancelled, TandemError
+from engine.errors import Cancelled, TandemError, Unavailable
 
 # Pauses before a call that no router took is tried again. A client may learn of a router's end
 # a moment late.
 _PAUSES_S = (0.02, 0.1, 0.5)
+_BROKEN = "the connection to the router broke; send the request again"
 _NOT_TAKEN = (grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE)
 
 
@@ -54,9 +55,14 @@ class CallTries:
         self._taken = True
 
     async def another(self, failed: NotTaken) -> None:
-        """Wait for the next try; raises the error where no try is left."""
+        """Wait for the next try; raises the error where no try is left.
+
+        A stream that broke raises Unavailable: its router may have died.
+        """
         self._failures += 1
         round_over = self._failures % self._routers == 0
+        if self._taken and isinstance(failed.error, Unavailable):
+            raise Unavailable(f"{_BROKEN} ({failed.error.message})") from None
         if self._taken or (round_over and not self._pauses_s):
             raise failed.error from None
         if round_over:

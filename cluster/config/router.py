@@ -22,6 +22,10 @@ Right = Literal["tenant", "operator", "metrics"]
 class RouterConfig:
     """Where the router listens and how much it takes on."""
 
+    replicas: int = 1
+    """Routers on the same ports. With two, one serves on while Ray Serve replaces the other. The
+    chart has `pools.router.pods` instead.
+    """
     host: str = "127.0.0.1"
     """The address on which the front ends listen."""
     http_port: int = 8000
@@ -62,6 +66,7 @@ class RouterConfig:
     """
 
     def __post_init__(self) -> None:
+        require(self.replicas >= 1, "replicas must be at least 1")
         require(bool(self.host), "host must not be empty")
         require(is_port(self.http_port), "http_port must be between 0 and 65535")
         require(is_port(self.grpc_port), "grpc_port must be between 0 and 65535")

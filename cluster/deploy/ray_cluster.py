@@ -170,7 +170,7 @@ class RayCluster:
         wanted = {
             "prefill": self._config.prefill.replicas,
             "decode": self._config.decode.replicas,
-            "router": 1,
+            "router": self._config.router.replicas,
         }
         states = {
             name: _state(name, count, deployments[name])

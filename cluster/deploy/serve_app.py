@@ -40,6 +40,7 @@ from cluster.telemetry.logging_setup import configure_logging
 from cluster.tenants.operator_key import digest_from_environment
 from engine import telemetry
 from engine.errors import ConfigError, Unavailable
+from engine.model_description import without_torch
 from engine.startup_timer import StartupTimer
 
 log = logging.getLogger(__name__)
@@ -105,8 +106,11 @@ class RouterReplica:
         operator_digest: str | None,
         *pools: serve.handle.DeploymentHandle,
     ) -> None:
+        stages = StartupTimer()
+        without_torch()
         from cluster.router.server import RouterServer
 
+        stages.ended("import")
         bind_to_loopback()
         configure_logging(replica=_replica_id())
         telemetry.install(RayBackend(ray.util.metrics))
@@ -117,7 +121,7 @@ class RouterReplica:
         self._calls: dict[str, Any] = {}
         operators = {one for one in (operator_digest, digest_from_environment()) if one}
         self._router = await RouterServer.start(
-            config, _replica_id(), self._directory, _host(config), self._wake, operators
+            config, _replica_id(), self._directory, _host(config), self._wake, operators, stages
         )
         settle()
 
@@ -177,7 +181,11 @@ def build(
         if (count := config.replicas[name])
     ]
     router = _deployment(
-        RouterReplica, "router", _replicas(1, None), _actor_options(shares["router"]), config.ray
+        RouterReplica,
+        "router",
+        _replicas(config.router.replicas, None),
+        _actor_options(shares["router"]),
+        config.ray,
     )
     # Serve builds one application out of what its ingress is bound to; the router finds the
     # replicas in the directory, and uses these handles to wake a pool that sleeps.

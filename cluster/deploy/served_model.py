@@ -25,7 +25,7 @@ def with_model_here(config: TandemConfig) -> TandemConfig:
     """
     path, folder = config.model.path, Path(config.model.path)
     if is_hub_name(path) and not folder.exists():
-        from engine.model.loading import resolve
+        from engine.model_description import resolve
 
         name = config.model.name or folder.name
         return replace(config, model=replace(config.model, path=str(resolve(path)), name=name))

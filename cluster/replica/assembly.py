@@ -21,7 +21,7 @@ from decode_pool.scheduler import DecodeScheduler
 from decode_pool.servicer import DecodeServicer
 from engine.kv.block_pool import BlockPool
 from engine.kv.prefix_digest import identity_of
-from engine.model.loading import describe
+from engine.model_description import describe
 from engine.runtime.engine import Engine
 from engine.runtime.engine_thread import EngineWorker, engine_thread
 from engine.scheduling.prompt_order import PromptOrder

@@ -7,16 +7,21 @@ import time
 from dataclasses import dataclass
 
 from cluster.api import ModelCard
+from cluster.autoscaling.load_signals import LoadLimits
+from cluster.autoscaling.runner import AutoscalingRunner, Wake
 from cluster.config.schema import TandemConfig
+from cluster.discovery.healthy_replicas import HealthyReplicas
+from cluster.discovery.redis_directory import Directory
 from cluster.journal.store import JournalStore, StreamLife
 from cluster.placement.placement import Placement
 from cluster.router.accounting import RequestAccounting
 from cluster.router.canary.routing import CanaryRouting
 from cluster.router.preprocessor import Preprocessor
 from cluster.router.resumable.streams import Journal
+from cluster.rpc.membership import Membership
 from cluster.telemetry.labels import RequestLabels
 from engine.kv.prefix_digest import Chain
-from engine.model.loading import ModelDescription, describe
+from engine.model_description import ModelDescription, describe
 from engine.text.tokenizer import Tokenizer
 from engine.types.lane_quota import most_of
 
@@ -83,6 +88,21 @@ def new_journal(config: TandemConfig, router: str, model_identity: str) -> Journ
     secret, tls = config.security.read_secret(), config.tls.redis
     store = JournalStore.connect(config.directory, secret, life, tls)
     return Journal(config.journal, store, router, model_identity)
+
+
+def new_autoscaling(
+    config: TandemConfig,
+    router: str,
+    pools: HealthyReplicas,
+    directory: Directory,
+    wake: Wake | None,
+) -> AutoscalingRunner:
+    """What sizes the pools, on one router at a time. `wake` starts a pool that sleeps."""
+    scaling, itl_s = config.scaling, config.decode.itl_budget_ms / 1000
+    overcommit = config.router.kv_overcommit
+    limits = LoadLimits(scaling.queue_s, scaling.in_use, itl_s, overcommit, scaling.batch)
+    connector = Membership.of(config).connector()
+    return AutoscalingRunner(scaling, limits, router, pools, directory, connector, wake)
 
 
 def model_card(config: TandemConfig, description: ModelDescription) -> ModelCard:

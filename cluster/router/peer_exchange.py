@@ -12,12 +12,15 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from cluster.api.event_streams import end
+from cluster.config.schema import TandemConfig
+from cluster.config.version import config_version
 from cluster.discovery.redis_directory import Directory
 from cluster.router.canary.routing import CanaryRouting
 from cluster.router.peer_state import PeerState
 from cluster.telemetry import router_metrics as metrics
 from cluster.tenants.cap_shares import GONE_S, CapShares, PeerCapUse
 from cluster.tenants.fair_share import FairShare
+from cluster.tenants.need import caps_of
 from engine.errors import Unavailable
 from engine.rare_log import RareLog
 
@@ -36,7 +39,11 @@ _LOG_EVERY_S = 60.0
 
 
 class PeerExchange:
-    """Keeps the shares and counters of this router current with those of its peers."""
+    """Keeps the shares and counters of this router current with those of its peers.
+
+    `fairness` and `canaries` are what it keeps current, in the life `generation` of the router.
+    `router` is the router's name in this life.
+    """
 
     def __init__(
         self,
@@ -45,18 +52,30 @@ class PeerExchange:
         shares: CapShares,
         fairness: FairShare,
         canaries: CanaryRouting | None = None,
+        generation: int = 0,
     ) -> None:
+        self.generation = generation
+        self.fairness = fairness
+        self.canaries = canaries or CanaryRouting({})
         self._directory = directory
-        self._router = router
+        self.router = router
         self._shares = shares
-        self._fairness = fairness
-        self._canaries = canaries or CanaryRouting({})
         self._task: asyncio.Task[None] | None = None
         self._peers: set[str] = set()
         self._dead: frozenset[str] = frozenset()
         self._charged: Mapping[str, float] = {}
         self._quiet = False
         self._unreadable = RareLog(log, "unreadable states of peers", _LOG_EVERY_S)
+
+    @classmethod
+    def of(cls, config: TandemConfig, directory: Directory, router_id: str) -> PeerExchange:
+        """The exchange of a new life of that router, with the configured caps and canaries."""
+        generation = time.time_ns()
+        name = router_name(router_id, generation)
+        shares = CapShares(name, caps_of(config.tenants))
+        canaries = CanaryRouting(config.endpoints, config_version(config))
+        fairness = FairShare(config.tenants, shares)
+        return cls(directory, name, shares, fairness, canaries, generation)
 
     async def start(self) -> None:
         """Get this router's shares within a bounded time, and keep them current."""
@@ -67,7 +86,7 @@ class PeerExchange:
                     if not self._shares.settled:
                         await asyncio.sleep(LACKING_S)
         self._dead = frozenset()
-        self._task = asyncio.create_task(self._run(), name=f"exchange of {self._router}")
+        self._task = asyncio.create_task(self._run(), name=f"exchange of {self.router}")
 
     async def stop(self) -> None:
         """Stop, and give up the shares unless the directory cannot be reached. Idempotent."""
@@ -77,24 +96,24 @@ class PeerExchange:
         await end([task])
         farewell = PeerState(PeerCapUse(time.time_ns(), left=True))
         with suppress(Unavailable):
-            await self._directory.exchange(self._router, farewell.to_json())
+            await self._directory.exchange(self.router, farewell.to_json())
 
     async def once(self) -> bool:
         """Exchange states once; returns False if the directory could not be reached."""
-        uses, charged, here = self._fairness.publish()
+        uses, charged, here = self.fairness.publish()
         self._quiet = not uses and charged == self._charged
         self._charged = charged
         cap_use = self._shares.publish(uses, int(time.time() / _TURN_S))
-        state = PeerState(cap_use, charged, here, self._canaries.publish())
+        state = PeerState(cap_use, charged, here, self.canaries.publish())
         alone, routers = self._shares.alone, self._shares.routers
         try:
-            texts = await self._directory.exchange(self._router, state.to_json())
+            texts = await self._directory.exchange(self.router, state.to_json())
         except Unavailable as error:
             self._shares.miss(time.monotonic())
             if self._shares.alone and not alone:
                 fields = {"reason": error.message, "routers": routers}
                 log.warning("caps are no longer shared: an even share of each", extra=fields)
-                self._fairness.receive({}, ())
+                self.fairness.receive({}, ())
         else:
             await self._receive(texts)
             if alone:
@@ -119,12 +138,12 @@ class PeerExchange:
         others = {
             name: one
             for name, one in peers.items()
-            if name not in (self._router, *gone) and not one.cap_use.left
+            if name not in (self.router, *gone) and not one.cap_use.left
         }
         here = {tenant for one in others.values() for tenant in one.here}
-        self._fairness.receive({name: one.charged for name, one in others.items()}, here)
+        self.fairness.receive({name: one.charged for name, one in others.items()}, here)
         for one in others.values():
-            self._canaries.receive(one.rolled_back)
+            self.canaries.receive(one.rolled_back)
         if gone:
             log.info("routers no longer share", extra={"gone": sorted(gone)})
             with suppress(Unavailable):

@@ -2,6 +2,7 @@
 
     read the model → watch the directory → wait for a turn → open the front ends → register
 
+Meanwhile it gets its share of the caps, which a dead router holds for a while.
 `cluster/router/assembly.py` makes what the router serves with.
 """
 
@@ -10,12 +11,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import get_args
 
-from cluster.autoscaling.load_signals import LoadLimits
-from cluster.autoscaling.runner import AutoscalingRunner, Wake
+from cluster.autoscaling.runner import Wake
 from cluster.config.schema import TandemConfig
 from cluster.config.version import config_version
 from cluster.discovery.cold_start import ColdStarts
@@ -27,21 +27,18 @@ from cluster.replica_record import Change, ReplicaLoad, ReplicaRecord, ReplicaRo
 from cluster.router import assembly
 from cluster.router.admin_service import AdminServicer
 from cluster.router.assembly import ServedModel
-from cluster.router.canary.routing import CanaryRouting
 from cluster.router.front_ends import FrontEnds
-from cluster.router.peer_exchange import PeerExchange, router_name
+from cluster.router.peer_exchange import PeerExchange
 from cluster.router.router import Router
 from cluster.rpc.load_reports_client import LoadReports
 from cluster.rpc.membership import Membership
 from cluster.telemetry import router_metrics as metrics
 from cluster.telemetry.backends import PrometheusBackend
 from cluster.tenants.api_keys import ApiKeys
-from cluster.tenants.cap_shares import CapShares
-from cluster.tenants.fair_share import FairShare
-from cluster.tenants.need import caps_of
 from cluster.tenants.redis_keys import SharedKeys, keys_of
 from engine import telemetry
 from engine.errors import Internal
+from engine.startup_timer import StartupTimer
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +61,7 @@ class RouterServer:
         router_id: str,
         directory: Directory,
         model: ServedModel,
+        exchange: PeerExchange,
         node: str | None = None,
         wake: Wake | None = None,
         operators: Collection[str] = (),
@@ -91,12 +89,8 @@ class RouterServer:
         self.pools = HealthyReplicas(
             self.watch, reports=self._reports, identity=self._identity, starts=starts
         )
-        self._generation = time.time_ns()
-        name = router_name(router_id, self._generation)
-        shares = CapShares(name, caps_of(config.tenants))
-        self.fairness = FairShare(config.tenants, shares)
-        self._canaries = CanaryRouting(config.endpoints, config_version(config))
-        self._exchange = PeerExchange(directory, name, shares, self.fairness, self._canaries)
+        self._exchange = exchange
+        self.fairness = exchange.fairness
         preprocessor = assembly.new_preprocessor(config, model)
         self.router = Router(
             config.router,
@@ -104,9 +98,9 @@ class RouterServer:
             self.pools,
             self.placement,
             self.fairness,
-            assembly.new_accounting(config, self._canaries, preprocessor),
+            assembly.new_accounting(config, exchange.canaries, preprocessor),
             connector,
-            assembly.new_journal(config, name, self._identity),
+            assembly.new_journal(config, exchange.router, self._identity),
         )
         self._front_ends: FrontEnds | None = None
         self._heartbeat: LeaseHeartbeat | None = None
@@ -124,23 +118,33 @@ class RouterServer:
         node: str | None = None,
         wake: Wake | None = None,
         operators: Collection[str] = (),
+        timer: StartupTimer | None = None,
     ) -> RouterServer:
-        """Read the model's card and tokenizer, watch the directory, open the front ends."""
+        """Read the model's card and tokenizer, watch the directory, open the front ends.
+
+        `timer` has the stages that came before.
+        """
+        timer = timer or StartupTimer()
+        exchange = PeerExchange.of(config, directory, router_id)
+        sharing = asyncio.create_task(exchange.start(), name=f"share of {router_id}")
         model = await ServedModel.load(config)
-        server = cls(config, router_id, directory, model, node, wake, operators)
+        timer.ended("model")
+        server = cls(config, router_id, directory, model, exchange, node, wake, operators)
         telemetry.install(server._metrics)
         await server.watch.start()
         server._reports.follow(server.pools.members())
         await server._wait_for_pools()
-        await server._exchange.start()
+        await sharing
+        timer.ended("directory")
         if isinstance(server._keys, SharedKeys):
             await server._keys.start()
         await server._open_front_ends()
-        await server._register()
+        timer.ended("front_ends")
+        await server._register(timer.took)
         server._start_autoscaling()
         server._lag = asyncio.create_task(server.router.lag.run(), name=f"loop lag of {router_id}")
         where = {"grpc": server.grpc_address, "http": server.http_address}
-        log.info("router ready", extra={"replica": router_id} | where)
+        log.info("router ready", extra={"replica": router_id, **where, "stages": str(timer)})
         return server
 
     def check_health(self) -> None:
@@ -209,7 +213,7 @@ class RouterServer:
             config,
             self._operators,
             self._membership,
-            self._canaries,
+            self._exchange.canaries,
             self._latest,
             self.router.forget_streams,
         )
@@ -226,16 +230,17 @@ class RouterServer:
         self.http_address = front_ends.http_address
         self._front_ends = front_ends
 
-    async def _register(self) -> None:
+    async def _register(self, start_s: Mapping[str, float]) -> None:
         record = ReplicaRecord(
             id=self.id,
             role="router",
             address=self.grpc_address,
             http=self.http_address,
-            generation=self._generation,
+            generation=self._exchange.generation,
             model_identity=self._identity,
             config=config_version(self._config),
             started_at=time.time(),
+            start_s=start_s,
         )
         await join_directory(self._directory, record)
         self._heartbeat = LeaseHeartbeat(
@@ -247,19 +252,8 @@ class RouterServer:
         scaling = self._config.scaling
         if not scaling.active:
             return
-        itl_s, overcommit = (
-            self._config.decode.itl_budget_ms / 1000,
-            self._config.router.kv_overcommit,
-        )
-        limits = LoadLimits(scaling.queue_s, scaling.in_use, itl_s, overcommit, scaling.batch)
-        runner = AutoscalingRunner(
-            scaling,
-            limits,
-            self.id,
-            self.pools,
-            self._directory,
-            self._membership.connector(),
-            self._wake,
+        runner = assembly.new_autoscaling(
+            self._config, self.id, self.pools, self._directory, self._wake
         )
         self._autoscaling.add(asyncio.create_task(runner.run(), name=f"autoscaling by {self.id}"))
 

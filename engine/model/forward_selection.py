@@ -18,12 +18,12 @@ from engine.model.cuda_graphs import CudaGraphs, DecodeReplays
 from engine.model.fused_forward import CompactRunner
 from engine.model.fused_weights import FAMILIES, Decoder, read
 from engine.model.layers_cpu import CpuLayers, why_not
-from engine.model.loading import ModelDescription
 from engine.model.ops_cuda import TritonOps, attention_named
 from engine.model.ops_cuda import why_not as why_not_triton
 from engine.model.ops_torch import TorchOps
 from engine.model.runner import Runner, TransformersRunner, whole
 from engine.model.warm_up import compute_once
+from engine.model_description import ModelDescription
 
 log = logging.getLogger(__name__)
 

@@ -10,9 +10,10 @@ from engine.errors import UnsupportedModel
 from engine.kv.cache import KvCache
 from engine.kv.layout import KvLayout, LayerShape
 from engine.model import attention_hf as attention
-from engine.model.loading import LOADING, ModelDescription
+from engine.model.loading import LOADING
 from engine.model.packed_batch import pack
 from engine.model.runner import Runner, run_module, whole
+from engine.model_description import ModelDescription
 from engine.types.sampling_params import SamplingParams
 from engine.types.sequence import Sequence, Span
 

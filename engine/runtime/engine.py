@@ -17,9 +17,10 @@ from engine.kv.cache import KvCache
 from engine.kv.layout import KvLayout
 from engine.kv.memory import block_bytes
 from engine.model.forward_selection import Improvement, choose_runner
-from engine.model.loading import ModelDescription, load_weights
+from engine.model.loading import load_weights
 from engine.model.runner import Runner
 from engine.model.self_check import check_runner, check_tokens, probe_layout, reference_logits
+from engine.model_description import ModelDescription
 from engine.runtime.forward_pass import Pass
 from engine.startup_timer import StartupTimer
 from engine.types.sequence import Outcome, Span

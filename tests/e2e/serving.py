@@ -43,12 +43,16 @@ class Serving:
 
     def pid_of(self, address: str) -> int:
         """The process that listens on that address, by way of /proc."""
+        for pid in self.pids_of(address):
+            return pid
+        raise LookupError(f"nobody listens on {address}")
+
+    def pids_of(self, address: str) -> set[int]:
+        """The processes that listen on that address."""
         port = int(address.rsplit(":", 1)[1])
         inodes = {inode for inode, listens in _listening().items() if listens[1] == port}
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit() and _sockets(entry) & inodes:
-                return int(entry.name)
-        raise LookupError(f"nobody listens on {address}")
+        entries = (entry for entry in Path("/proc").iterdir() if entry.name.isdigit())
+        return {int(entry.name) for entry in entries if _sockets(entry) & inodes}
 
     def hosts(self) -> set[str]:
         """The addresses on which any of its processes listens."""

@@ -12,6 +12,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+import httpx
 import openai
 import pytest
 import yaml
@@ -20,6 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from cluster.api import Tokens
 from cluster.chart.metric_catalogue import all_metrics, samples
 from cluster.client import Client
+from engine.errors import Unavailable
 from tests.e2e.serving import descendants, serve, stop
 from tests.eventually import eventually
 
@@ -268,6 +270,44 @@ async def test_a_killed_replica_is_replaced_and_its_stream_goes_on(serving, role
             take(event, got)
         again = await client.complete(prompt, **options)
         assert got == [token.token for token in again.choices[0].tokens]
+
+
+async def test_a_killed_router_is_replaced_on_the_same_ports(serving):
+    before = replica(serving, "router")
+    body = {"model": "tiny", "prompt": [1] * 50, "max_tokens": 900, "ignore_eos": True}
+    async with Client(serving.grpc) as client, httpx.AsyncClient() as http:
+        events = client.generate([1] * 50, max_tokens=900, ignore_eos=True)
+        await anext(events)
+        url, streamed = f"{serving.http}/completions", body | {"stream": True}
+        async with http.stream("POST", url, json=streamed, timeout=60) as answer:
+            lines = answer.aiter_lines()
+            await anext(lines)
+            os.kill(serving.pid_of(serving.grpc), signal.SIGKILL)
+            with pytest.raises(Unavailable, match="connection to the router broke") as broken:
+                await collected(events)
+            with pytest.raises(httpx.TransportError):
+                await collected(lines)
+        assert broken.value.retryable
+        await until(lambda: replaced(serving, before), REJOIN_S)
+        again = await http.post(url, json=body, timeout=60)
+        assert again.json()["usage"]["completion_tokens"] == 900
+    async with Client(serving.grpc) as client:
+        again = await client.complete([1] * 50, max_tokens=900, ignore_eos=True)
+        assert again.summary.completion_tokens == 900
+    # Nothing is left of the streams that broke.
+    await until(lambda: idle(serving), 15)
+
+
+async def collected(stream):
+    return [one async for one in stream]
+
+
+def replaced(serving, router):
+    """Whether another router serves on its ports."""
+    try:
+        return healthz(serving)[0] == 200 and replica(serving, "router")["id"] != router["id"]
+    except (OSError, json.JSONDecodeError):
+        return False
 
 
 def take(event, got):

@@ -57,9 +57,12 @@ SERVED: dict[str, tuple[str, dict[str, object]]] = {
     ),
 }
 
+# Older versions of transformers name no kind of these layers.
+_LINEAR = "layers of kind linear_attention|does not use transformers' attention interface"
 REFUSED: dict[str, tuple[str, dict[str, object], str]] = {
     "encoder-decoder": ("T5Config", {}, "is an encoder-decoder"),
-    "state-space": ("MambaConfig", {}, "does not use transformers' attention interface"),
+    "state-space": ("MambaConfig", {}, _LINEAR),
+    "ALiBi": ("BloomConfig", {}, "does not use transformers' attention interface"),
     "latent attention": (
         "DeepseekV3Config",
         {"n_routed_experts": 4, "moe_intermediate_size": 16},
@@ -68,7 +71,7 @@ REFUSED: dict[str, tuple[str, dict[str, object], str]] = {
     "linear attention": (
         "Qwen3NextConfig",
         {"num_hidden_layers": 4, "num_experts": 4},
-        "does not use transformers' attention interface",
+        _LINEAR,
     ),
     "not a language model": ("ViTConfig", {}, "is not a decoder language model"),
 }

@@ -10,9 +10,9 @@ from engine.kv.block_pool import BlockPool
 from engine.kv.cache import KvCache
 from engine.kv.layout import KvLayout, LayerShape
 from engine.model.cuda_graphs import BUCKETS
-from engine.model.loading import describe
 from engine.model.packed_batch import pack
 from engine.model.runner import whole
+from engine.model_description import describe
 from engine.runtime.engine import Engine
 from engine.types.sampling_params import SamplingParams
 from engine.types.sequence import Sequence, Span

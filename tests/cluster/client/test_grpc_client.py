@@ -167,6 +167,32 @@ async def test_a_client_without_a_router_gets_unavailable():
         assert type(await raised(client.complete("a"))) is errors.Unavailable
 
 
+async def test_a_stream_whose_connection_breaks_says_that_it_may_be_sent_again(generator) -> None:
+    generator.endless, generator.pause_s = True, 0.01
+    server = await start(generator, max_message_bytes=64 * 1024)
+    ends: list[asyncio.StreamWriter] = []
+
+    async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(4096):
+            writer.write(data)
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there = await asyncio.open_connection("127.0.0.1", server.port)
+        ends.extend((writer, there[1]))
+        await asyncio.gather(pass_on(reader, there[1]), pass_on(there[0], writer))
+
+    proxy = await asyncio.start_server(connected, "127.0.0.1", 0)
+    async with Client(f"127.0.0.1:{proxy.sockets[0].getsockname()[1]}") as client:
+        events = client.generate("a")
+        await anext(events)
+        for end in ends:
+            end.transport.abort()
+        with pytest.raises(errors.Unavailable, match="send the request again"):
+            [_ async for _ in events]
+    proxy.close()
+    await server.stop(0)
+
+
 async def test_a_router_that_stops_loses_no_call_of_a_client_that_is_never_quiet() -> None:
     old = await start(ScriptedGenerator(), reuse_port=True)
     asked, answered, done = itertools.count(), [], False

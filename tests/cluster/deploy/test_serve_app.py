@@ -12,6 +12,7 @@ import pytest
 
 from cluster.config.autoscaling import PoolBounds, ScalingConfig
 from cluster.config.deployment import DirectoryConfig, RayConfig, ShareConfig
+from cluster.config.router import RouterConfig
 from cluster.config.schema import TandemConfig, load_config
 from cluster.config.security import SecurityConfig
 from cluster.deploy.resource_share import ResourceShare
@@ -68,6 +69,7 @@ def test_there_are_three_deployments_with_readable_names() -> None:
     config = TandemConfig(
         prefill=PrefillConfig(replicas=2),
         decode=DecodeConfig(replicas=3),
+        router=RouterConfig(replicas=2),
         directory=DirectoryConfig(url="unix:///x"),
         security=SECURITY,
     )
@@ -76,7 +78,7 @@ def test_there_are_three_deployments_with_readable_names() -> None:
     assert router.init_args[1] == "the hash of the operator's key"
     prefill, decode = pools_of(router)
     assert (router.name, prefill.name, decode.name) == ("router", "prefill", "decode")
-    assert (router.num_replicas, prefill.num_replicas, decode.num_replicas) == (1, 2, 3)
+    assert (router.num_replicas, prefill.num_replicas, decode.num_replicas) == (2, 2, 3)
     assert prefill.ray_actor_options["num_gpus"] == 0.5
     assert "num_gpus" not in router.ray_actor_options
     environment = prefill.ray_actor_options["runtime_env"]["env_vars"]

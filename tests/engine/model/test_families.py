@@ -11,7 +11,8 @@ from engine.errors import UnsupportedModel
 from engine.kv.block_pool import BlockPool
 from engine.model import fused_phi as compact_phi
 from engine.model.fused_weights import FAMILIES
-from engine.model.loading import describe
+from engine.model.loading import load_weights
+from engine.model_description import describe
 from engine.runtime.engine import Engine
 from engine.types.sampling_params import SamplingParams
 from engine.types.sequence import Sequence, Span
@@ -76,7 +77,7 @@ def test_an_unsupported_model_is_refused_by_name(family, tmp_path):
     config = config_of(name, extra)
     config.save_pretrained(tmp_path)
     with pytest.raises(UnsupportedModel, match=reason) as refusal:
-        describe(ModelConfig(path=str(tmp_path)))
+        load_weights(describe(ModelConfig(path=str(tmp_path))), torch.device("cpu"))
     assert "\n" not in refusal.value.message
 
 

@@ -9,9 +9,10 @@ from engine.model import forward_selection as choose
 from engine.model.forward_selection import RecordedSteps
 from engine.model.fused_forward import CompactRunner
 from engine.model.fused_weights import FAMILIES, read
-from engine.model.loading import describe, load_weights
+from engine.model.loading import load_weights
 from engine.model.ops_cuda import TritonOps
 from engine.model.self_check import check_runner, check_tokens, probe_layout, reference_logits
+from engine.model_description import describe
 from engine.runtime.engine import Engine
 from tests import tiny
 from tests.engine.families import SERVED, architecture, save

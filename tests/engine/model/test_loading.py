@@ -7,8 +7,9 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from engine.config import ModelConfig
-from engine.model.loading import describe, load_weights
+from engine.model.loading import load_weights
 from engine.model.self_check import probe_layout
+from engine.model_description import describe
 
 SHAPE = {
     "vocab_size": 64,

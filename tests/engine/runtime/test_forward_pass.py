@@ -9,8 +9,8 @@ from engine import kernels
 from engine.config import KvConfig, ModelConfig
 from engine.cpu.core_sharing import CoreSharing
 from engine.kv.cache import KvCache
-from engine.model.loading import describe
 from engine.model.ops_torch import TorchOps
+from engine.model_description import describe
 from engine.runtime import forward_pass
 from engine.runtime.engine import Engine
 from engine.types.sampling_params import SamplingParams

@@ -9,8 +9,8 @@ from engine import kernels
 from engine.config import KvConfig, ModelConfig
 from engine.errors import Internal
 from engine.kv.block_pool import BlockPool
-from engine.model.loading import describe
 from engine.model.ops_torch import TorchOps
+from engine.model_description import describe
 from engine.runtime.engine import Engine
 from engine.sampling import scorer
 from engine.scheduling.prefix_cache import PrefixCache

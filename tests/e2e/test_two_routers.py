@@ -1,0 +1,55 @@
+"""Two routers on the same ports: when one is killed, the other serves."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+
+import httpx
+import pytest
+
+from cluster.client import Client
+from tests.e2e.serving import serve
+from tests.eventually import eventually
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+CONFIG = """
+endpoints: {chat: {ttft_budget_ms: 600000, itl_budget_ms: 60000}}
+router: {replicas: 2}
+"""
+
+
+@pytest.fixture
+def serving(model, model_folder, tmp_path):
+    (tmp_path / "config.yaml").write_text(CONFIG)
+    arguments = ("--model", str(model_folder), "--dtype", "float32")
+    with serve(*arguments, "--config", str(tmp_path / "config.yaml"), folder=tmp_path) as running:
+        yield running
+
+
+def routers(serving):
+    return {entry["id"] for entry in serving.replicas() if entry["role"] == "router"}
+
+
+async def test_the_other_router_serves_at_once(serving):
+    before = routers(serving)
+    killed, other = serving.pids_of(serving.grpc)
+    assert serving.pids_of(serving.http.removesuffix("/v1")) == {killed, other}
+    os.kill(killed, signal.SIGKILL)
+    await eventually(lambda: serving.pids_of(serving.grpc) == {other})
+    for _ in range(3):
+        async with Client(serving.grpc) as client, httpx.AsyncClient(timeout=60) as http:
+            answer = await client.complete("hello", max_tokens=4, ignore_eos=True)
+            assert answer.summary.completion_tokens == 4
+            body = {"model": "tiny", "prompt": "hello", "max_tokens": 4}
+            answer = await http.post(f"{serving.http}/completions", json=body)
+            assert answer.status_code == 200
+    assert serving.pids_of(serving.grpc) == {other}, "the requests came after the next router"
+
+    def replaced():
+        now = routers(serving)
+        return len(now) == 2 and len(now & before) == 1
+
+    await eventually(lambda: asyncio.to_thread(replaced), 90, 0.5)
+    assert other in serving.pids_of(serving.grpc)
