@@ -26,8 +26,8 @@ class DecodeConfig:
     """
     itl_factor: float | None = 2.0
     """The same bound in undisturbed steps: beside prompts a step ends at most so many of them after
-    the step before; the tighter bound counts, except for urgent prompts; null means the budget
-    alone.
+    the step before; the tighter bound counts, except for urgent prompts and streams that are
+    computed again; null means the budget alone.
     """
     batching: BatchingName = "continuous"
     """How a batch forms: `static` and `window` form the next batch when the last has ended, and are

@@ -196,7 +196,10 @@ class DecodeLoop(PoolLoop[DecodeJob]):
         if not self._passes:
             return False
         run, began_s = self._passes[-1], time.monotonic()
-        slice_s = 0.0 if self._joined else self.itl.slice_s(urgency_of(run.spans))
+        # A stream that stands still is as urgent as an urgent prompt.
+        again = self._scheduler.recomputing
+        urgency = Urgency.URGENT if again else urgency_of(run.spans)
+        slice_s = 0.0 if self._joined else self.itl.slice_s(urgency)
         slice_ = self._worker.advance(run, max(slice_s, self._recompute.slice_s))
         self._emit()
         try:

@@ -10,37 +10,26 @@ from itertools import pairwise
 from statistics import median
 
 from bench.core.markdown_tables import table
-from bench.core.results import Figure, Series, only_measured, value_of
+from bench.core.results import Figure, Series, value_of
 from bench.core.statistics import percentile
 
 STAGES = ("noticed", "assigned", "begun", "first token")
+_POINTS = {"p50": 0.5, "p99": 0.99, "longest": 1.0}
 _FIELD = re.compile(r" (\w+)=(\S+)")
 
 
 @dataclass(frozen=True, slots=True)
-class MovedStream:
-    """A stream that failed over once: the times (s after the fault) of its stages, and its pause.
+class FaultedStream:
+    """A stream during a fault.
 
     `added_s` is the longest gap from the fault on, less the stream's median gap before the fault.
-    It had `done` tokens at the fault.
+    An `exact` stream has the tokens of the undisturbed run. `stages_s` are the times of its stages
+    in seconds after the fault; None if it did not move.
     """
 
-    done: int
     added_s: float
-    stages_s: tuple[float, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class FaultRun:
-    """One run: the streams that moved, the added pauses of the other streams, in seconds.
-
-    `exact` of `streams` streams had the tokens of the undisturbed run.
-    """
-
-    moved: tuple[MovedStream, ...]
-    others_s: tuple[float, ...]
-    exact: int
-    streams: int
+    exact: bool
+    stages_s: tuple[float, ...] | None = None
 
 
 def added_pause_s(arrivals_s: Sequence[float], fault_s: float) -> float:
@@ -86,54 +75,62 @@ def stages_s(
     return tuple(at - fault_s for at in (noticed_s, assigned_s, begun_s, first_s))
 
 
-def report(runs: Sequence[FaultRun]) -> str:
+def report(streams: Sequence[FaultedStream]) -> str:
     """The pauses, and the stages of the streams that moved, as tables in Markdown."""
-    moved = [one for run in runs for one in run.moved]
-    others = [pause for run in runs for pause in run.others_s]
-    rows = [_row("added pause, moved streams", [one.added_s for one in moved])]
-    rows += [_row("added pause, other streams", others)]
-    for number, stage in enumerate(STAGES):
-        rows.append(_row(f"{stage}, after the fault", [one.stages_s[number] for one in moved]))
-    exact, streams = sum(run.exact for run in runs), sum(run.streams for run in runs)
+    rows = []
+    for kind, found in _kinds(streams).items():
+        rows.append(_row(f"added pause, {kind} streams", [one.added_s for one in found]))
+    rows += [_row(f"{stage}, after the fault", times) for stage, times in _stages(streams).items()]
+    exact = (
+        f"{sum(one.exact for one in found)} of {len(found)} {kind} streams"
+        for kind, found in _kinds(streams).items()
+    )
     header = ("seconds", "p50", "p99", "longest", "n")
-    return f"{table(header, rows)}\n\nexact: {exact} of {streams} streams"
+    return f"{table(header, rows)}\n\nexact: {', '.join(exact)}"
 
 
 def as_series(
-    runs: Sequence[FaultRun],
+    streams: Sequence[FaultedStream],
     name: str,
     machine: Mapping[str, str],
     conditions: dict[str, str | int | float],
 ) -> Series:
     """The figures of one fault."""
-    moved = [one for run in runs for one in run.moved]
-    figures: dict[str, Figure | None] = {}
-    others = [pause for run in runs for pause in run.others_s]
-    kinds = {"moved": [one.added_s for one in moved], "other": others}
-    for kind, pauses in kinds.items():
-        for point, share in (("p50", 0.5), ("p99", 0.99), ("longest", 1.0)):
-            figures[f"added pause, {kind} streams, {point}"] = (
-                value_of(percentile(pauses, share), "s", len(pauses), "streams") if pauses else None
-            )
-    for number, stage in enumerate(STAGES):
-        values = [one.stages_s[number] for one in moved]
-        figures[f"{stage}, p50"] = (
-            value_of(median(values), "s", len(values), "streams") if values else None
-        )
-    exact, streams = sum(run.exact for run in runs), sum(run.streams for run in runs)
-    figures["exact streams"] = value_of(exact / streams, "share", streams, "streams")
-    measured = only_measured(figures)
+    figures: dict[str, Figure] = {}
+    for kind, found in _kinds(streams).items():
+        pauses = [one.added_s for one in found]
+        for point, share in _POINTS.items() if pauses else ():
+            each = value_of(percentile(pauses, share), "s", len(pauses), "streams")
+            figures[f"added pause, {kind} streams, {point}"] = each
+        if found:
+            exact = sum(one.exact for one in found) / len(found)
+            figures[f"exact, {kind} streams"] = value_of(exact, "share", len(found), "streams")
+    for stage, times in _stages(streams).items():
+        if times:
+            figures[f"{stage}, p50"] = value_of(median(times), "s", len(times), "streams")
     return Series(
         name=name,
         commit=machine["commit"],
         date=machine["date"],
         conditions=conditions,
-        figures=measured,
+        figures=figures,
     )
+
+
+def _kinds(streams: Sequence[FaultedStream]) -> dict[str, list[FaultedStream]]:
+    return {
+        "moved": [one for one in streams if one.stages_s is not None],
+        "other": [one for one in streams if one.stages_s is None],
+    }
+
+
+def _stages(streams: Sequence[FaultedStream]) -> dict[str, list[float]]:
+    moved = [one.stages_s for one in streams if one.stages_s is not None]
+    return {stage: [times[number] for times in moved] for number, stage in enumerate(STAGES)}
 
 
 def _row(name: str, values: Sequence[float]) -> list[str]:
     if not values:
         return [name, "", "", "", "0"]
-    points = (percentile(values, share) for share in (0.5, 0.99, 1.0))
+    points = (percentile(values, share) for share in _POINTS.values())
     return [name, *(f"{value:.2f}" for value in points), str(len(values))]

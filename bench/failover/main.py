@@ -21,8 +21,7 @@ from bench.core import model_135m
 from bench.core.host_info import as_line, describe_machine, now
 from bench.core.results import keep
 from bench.failover.figures import (
-    FaultRun,
-    MovedStream,
+    FaultedStream,
     added_pause_s,
     as_series,
     report,
@@ -69,18 +68,17 @@ def main() -> None:
     model = options.model
     if model == "135m":
         model = str(model_135m.make(options.cache / "135m"))
-    runs = []
+    streams: list[FaultedStream] = []
     with members(model, options.decode) as found:
         for number in range(options.runs):
             chance = random.Random(options.seed + number)
-            runs.append(asyncio.run(asyncio.wait_for(_run(found, options, chance), _RUN_S)))
-            print(f"run {number}: {len(runs[-1].moved)} streams moved", flush=True)
+            streams += asyncio.run(asyncio.wait_for(_run(found, options, chance), _RUN_S))
     machine = describe_machine()
-    print(f"{now()}; {as_line(machine)}\n\n{report(runs)}")
+    print(f"{now()}; {as_line(machine)}\n\n{report(streams)}")
     if options.results:
         names = ("runs", "decode", "model", "more", "seed")
         conditions = {name: getattr(options, name) for name in names} | {"streams": _STREAMS}
-        series = as_series(runs, f"{options.fault}, {options.model}", machine, conditions)
+        series = as_series(streams, f"{options.fault}, {options.model}", machine, conditions)
         keep(options.results, "failover", machine, [series])
 
 
@@ -99,30 +97,26 @@ def _parse() -> argparse.Namespace:
 
 async def _run(
     found: MemberProcesses, options: argparse.Namespace, chance: random.Random
-) -> FaultRun:
+) -> list[FaultedStream]:
     streams = [_stream(number, options.more, chance) for number in range(_STREAMS)]
     async with Client(found.router) as client:
         tasks = await _begun(client, streams)
         await asyncio.sleep(chance.uniform(0, 0.3))
         lost, fault_s = chance.choice(found.decode), time.time()
-        for one in streams:
-            one.done = len(one.ids)
         found.signal(lost, _SIGNALS[options.fault])
         await asyncio.gather(*tasks)
         logs = found.logs()
         await asyncio.to_thread(found.replace, lost)
         again = [_Stream(one.name, one.prompt, one.options, 0) for one in streams]
         await asyncio.gather(*(one.read(client, f"{one.name}-again") for one in again))
-    exact = sum(one.ids == other.ids for one, other in zip(streams, again, strict=True))
-    moved, others = [], []
-    for one in streams:
-        added_s = added_pause_s(one.arrivals_s, fault_s)
-        stages = stages_s(one.name, logs, fault_s, one.arrivals_s)
-        if stages is None:
-            others.append(added_s)
-        else:
-            moved.append(MovedStream(one.done, added_s, stages))
-    return FaultRun(tuple(moved), tuple(others), exact, len(streams))
+    return [
+        FaultedStream(
+            added_pause_s(one.arrivals_s, fault_s),
+            one.ids == other.ids,
+            stages_s(one.name, logs, fault_s, one.arrivals_s),
+        )
+        for one, other in zip(streams, again, strict=True)
+    ]
 
 
 def _stream(number: int, more: int, chance: random.Random) -> _Stream:

@@ -30,7 +30,11 @@ _MEMORY_TICKS = 600
 
 
 class Trusted(Protocol):
-    """The replicas that may get work; `HealthyReplicas` is one."""
+    """The members of the directory; `HealthyReplicas` is one."""
+
+    def members(self) -> list[ReplicaRecord]:
+        """All members."""
+        ...
 
     def healthy(self, pool: Pool) -> list[ReplicaRecord]:
         """The replicas that may get work of a pool."""
@@ -102,7 +106,9 @@ class SilentReplicas:
 
     def _replaceable(self, record: ReplicaRecord) -> bool:
         """Whether each pool of the replica has another replica, which is not silent."""
-        pools = [pool for pool in get_args(Pool) if record.serves(pool)]
+        # The directory has the role of today.
+        now = next((one for one in self._pools.members() if one.id == record.id), record)
+        pools = [pool for pool in get_args(Pool) if now.serves(pool)]
         return all(
             any(other.id != record.id for other in self._pools.healthy(pool)) for pool in pools
         )

@@ -110,11 +110,12 @@ async def running(monkeypatch, factor, budget_s=0.06, engine=None, batching=None
     worker.close()
 
 
-def new_job(owner, prompt, max_tokens, local, stop=()):
+def new_job(owner, prompt, max_tokens, local, stop=(), output=0):
     tokenizer = TOKENIZERS["byte_level"]
     sampling = SamplingParams(max_tokens=max_tokens, stop=stop, ignore_eos=True)
     completion = ChoiceText(tokenizer, [1], sampling, tokenizer.eos_ids, 10_000)
-    return DecodeJob(Sequence(owner, [1] * prompt, prompt, sampling), completion, local=local)
+    sequence = Sequence(owner, [1] * (prompt + output), prompt, sampling)
+    return DecodeJob(sequence, completion, local=local)
 
 
 async def stream(subject, owner, max_tokens):

@@ -13,6 +13,8 @@ from tests.decode_pool.paper_loop import (
     PASS_S,
     STEP_S,
     TOKENS_PER_S,
+    finish,
+    new_job,
     prompt,
     running,
     stream,
@@ -31,6 +33,23 @@ async def test_the_length_of_slices_follows_the_urgency_of_their_prompts(monkeyp
         slice_s = subject.itl.slice_s(urgency)
         await prompt(subject, "p", 1024, urgency=urgency)
         assert max(engine.slices) == pytest.approx(slice_s)
+        await streaming
+
+
+async def test_a_stream_that_stands_still_is_computed_within_the_whole_itl_budget(monkeypatch):
+    """Beside steps of 12 ms it gets 48 ms, and not 12 ms as a prompt would."""
+    async with running(monkeypatch, 2.0) as (subject, engine):
+        streaming = asyncio.create_task(stream(subject, "s", 100))
+        while engine.now < 0.3:
+            await asyncio.sleep(0)
+        engine.slices.clear()
+        began_s = engine.now
+        moved = new_job("m", 1000, 30, local=True, output=24)
+        subject.register(moved)
+        await subject.admit(moved)
+        await finish(subject, moved)
+        assert max(engine.slices) == pytest.approx(0.06 - STEP_S)
+        assert max(engine.itls(began_s)) <= 0.06 + 1e-9
         await streaming
 
 

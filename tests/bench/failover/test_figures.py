@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bench.failover.figures import (
-    FaultRun,
-    MovedStream,
+    FaultedStream,
     added_pause_s,
     as_series,
     report,
@@ -39,14 +38,15 @@ def test_the_stages_are_read_from_the_logs_after_the_fault():
 
 
 def test_a_report_and_a_series_have_all_streams():
-    moved = tuple(MovedStream(100 * n, n, (0.1, 0.2, 0.3, n)) for n in (1.0, 2.0))
-    runs = [FaultRun(moved, (0.5,), 3, 3), FaultRun(moved[:1], (), 0, 1)]
-    assert "exact: 3 of 4 streams" in report(runs)
-    assert "| added pause, moved streams | 1.00 | 1.98 | 2.00 | 3 |" in report(runs)
+    streams = [FaultedStream(n, True, (0.1, 0.2, 0.3, n)) for n in (1.0, 2.0)]
+    streams += [FaultedStream(0.5, False), FaultedStream(1.0, True, (0.1, 0.2, 0.3, 1.0))]
+    assert "exact: 3 of 3 moved streams, 0 of 1 other streams" in report(streams)
+    assert "| added pause, moved streams | 1.00 | 1.98 | 2.00 | 3 |" in report(streams)
     machine = {"commit": "c", "date": "2026-01-02"}
-    figures = as_series(runs, "kill, demo", machine, {"runs": 2}).figures
+    figures = as_series(streams, "kill, demo", machine, {"runs": 2}).figures
     assert figures["added pause, moved streams, longest"].value == 2
     assert figures["added pause, other streams, p99"].n == 1
-    assert figures["exact streams"].value == 0.75
-    nothing = as_series([FaultRun((), (), 1, 1)], "kill", machine, {}).figures
-    assert nothing.keys() == {"exact streams"}
+    assert figures["first token, p50"].value == 1
+    assert figures["exact, moved streams"].value == 1
+    nothing = as_series([FaultedStream(0.0, True)], "kill", machine, {}).figures
+    assert nothing["exact, other streams"].n == 1 and "noticed, p50" not in nothing

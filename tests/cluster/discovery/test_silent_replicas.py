@@ -55,6 +55,9 @@ class Site:
     def healthy(self, pool):
         return [record for record in self.records if record.serves(pool)]
 
+    def members(self):
+        return self.records
+
     def heard(self, address):
         return address in self.talking
 
@@ -106,3 +109,13 @@ def test_a_new_life_begins_without_a_silence():
     site.pass_by(14, DECODE)
     site.pass_by(14, replace(DECODE, generation=2))
     assert not site.ended
+
+
+def test_the_role_of_today_says_who_must_take_over():
+    now = replace(DECODE, role="prefill")
+    site = Site(now, OTHER)
+    site.pass_by(20, DECODE)
+    assert not site.ended
+    site.records.append(PREFILL)
+    site.pass_by(1, DECODE)
+    assert site.ended
