@@ -44,6 +44,7 @@ class JournaledStream:
         "_flying",
         "_forgotten",
         "_held",
+        "_name",
         "_new",
         "_on_event",
         "_on_lost",
@@ -75,6 +76,7 @@ class JournaledStream:
     ) -> None:
         self.stream_id = stream_id
         self.fence = fence
+        self._name = stream_id.encode()
         self.suspended = self.closed = self.lost = False
         # For the writer: it is in a queue there, and was told to be cancelled.
         self.ready = self.cancelled = False
@@ -139,11 +141,11 @@ class JournaledStream:
     def gather(self, most_bytes: int) -> bytes:
         """What is to be written now, as a part of a batch, of about `most_bytes` at most."""
         if self._held:
-            for event in merged(self._held):
+            held, self._held = self._held, []
+            for event in merged(held) if len(held) > 1 else held:
                 if isinstance(event, JOURNALED):
                     self._record(event)
                 self._flying.append((len(self._entries), event))
-            self._held.clear()
         begin, size = self._written, 0
         self._sent = begin
         while self._sent < len(self._entries) and (size < most_bytes or self._sent == begin):
@@ -152,8 +154,7 @@ class JournaledStream:
         ended = self.closed and self._sent == len(self._entries)
         new = None if self._created else self._new
         entries = self._entries[begin : self._sent]
-        name = self.stream_id.encode()
-        return part(name, self.fence, new, begin + 1, entries, ended=ended)
+        return part(self._name, self.fence, new, begin + 1, entries, ended=ended)
 
     def answered(self, answer: Appended) -> None:
         """Act on the answer to the gathered part: hand on, or be lost."""
@@ -214,7 +215,9 @@ class JournaledStream:
         self._on_event(event)
 
     def _record(self, event: Journaled) -> None:
-        first = self._firsts.pop(event.choice, None) if isinstance(event, Tokens) else None
+        first = None
+        if self._firsts and isinstance(event, Tokens):
+            first = self._firsts.pop(event.choice, None)
         payload = entry_bytes(event, first)
         self._entries.append(self._seal.sealed(len(self._entries) + 1, self.fence, payload))
 

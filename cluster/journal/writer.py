@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 _BEAT_S = 0.3
 _RETRY_S = 0.5
 # Entries wait so long for others. First tokens do not wait.
-_PACE_S = 0.005
+_PACE_S = 0.01
 # Bound: what one call carries.
 _BATCH_BYTES = 256 << 10
 # A late answer says nothing about Redis where this process itself stood still for so long.
