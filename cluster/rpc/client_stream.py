@@ -86,10 +86,7 @@ class CallStream:
 
     def cut(self, reason: str) -> bool:
         """End the connection and its calls at once; False where no call runs."""
-        if self._connection is None or self._connection.idle:
-            return False
-        self._connection.cut(reason)
-        return True
+        return self._connection is not None and self._connection.cut(reason)
 
     async def close(self, grace_s: float) -> None:
         """Let the calls end, at most for `grace_s`, and close the connection."""
@@ -154,21 +151,19 @@ class _Connection:
         self._wire = Wire(self._take, self._lost, self._opened)
         self._opening = asyncio.create_task(self._open(address, connector))
 
-    @property
-    def idle(self) -> bool:
-        """Whether no call runs here."""
-        return not self._receivers
-
     def heard(self) -> bool:
         return self._wire.heard()
 
-    def cut(self, reason: str) -> None:
+    def cut(self, reason: str) -> bool:
         """End now; later messages are ignored, and the next call makes another connection."""
+        if not self._receivers:
+            return False
         self.over = True
         self._wire.close(reason)
         if self._unsent is not None:
             self._opening.cancel()
             self._end(reason)
+        return True
 
     def begin(self, request: Request, prompt: SharedPrompt, receiver: CallReceiver) -> ReplicaCall:
         self._begun += 1
