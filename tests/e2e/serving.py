@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +18,8 @@ from tests.eventually import wait_until
 
 START_TIMEOUT_S = 180
 STOP_TIMEOUT_S = 60
+# States of sockets in /proc/net/tcp.
+_LISTENS, _CONNECTED = "0A", "01"
 
 
 @dataclass
@@ -50,9 +52,14 @@ class Serving:
     def pids_of(self, address: str) -> set[int]:
         """The processes that listen on that address."""
         port = int(address.rsplit(":", 1)[1])
-        inodes = {inode for inode, listens in _listening().items() if listens[1] == port}
-        entries = (entry for entry in Path("/proc").iterdir() if entry.name.isdigit())
-        return {int(entry.name) for entry in entries if _sockets(entry) & inodes}
+        return _holders({one.inode for one in _sockets_in(_LISTENS) if one.here[1] == port})
+
+    def serving_me(self, address: str) -> set[int]:
+        """The processes at the other end of this process's connections to that address."""
+        port = int(address.rsplit(":", 1)[1])
+        found, mine = _sockets_in(_CONNECTED), _sockets(Path("/proc/self"))
+        ends = {one.here for one in found if one.inode in mine and one.there[1] == port}
+        return _holders({one.inode for one in found if one.there in ends and one.here[1] == port})
 
     def hosts(self) -> set[str]:
         """The addresses on which any of its processes listens."""
@@ -61,7 +68,8 @@ class Serving:
     def ports(self) -> set[str]:
         """Each host:port on which any of its processes listens."""
         held = self._held()
-        return {f"{at}:{port}" for inode, (at, port) in _listening().items() if inode in held}
+        listening = (one for one in _sockets_in(_LISTENS) if one.inode in held)
+        return {f"{host}:{port}" for host, port in (one.here for one in listening)}
 
     def unix_sockets(self) -> set[str]:
         """The paths of its Unix sockets. Abstract ones begin with @."""
@@ -154,11 +162,27 @@ def _found(pattern: str, text: str) -> str:
     return match.group(1)
 
 
-def _listening() -> dict[str, tuple[str, int]]:
-    """The host and the port of every listening TCP socket, by inode."""
+@dataclass(frozen=True)
+class _Socket:
+    """A TCP socket, with host and port of both ends."""
+
+    inode: str
+    here: tuple[str, int]
+    there: tuple[str, int]
+
+
+def _sockets_in(state: str) -> list[_Socket]:
+    """Every TCP socket in that state."""
     tables = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
     rows = [line.split() for table in tables for line in table.read_text().splitlines()[1:]]
-    return {row[9]: _endpoint(row[1]) for row in rows if row[3] == "0A"}
+    ends = [(row[9], _endpoint(row[1]), _endpoint(row[2])) for row in rows if row[3] == state]
+    return [_Socket(*one) for one in ends]
+
+
+def _holders(inodes: set[str]) -> set[int]:
+    """The processes that hold one of these sockets."""
+    entries = (entry for entry in Path("/proc").iterdir() if entry.name.isdigit())
+    return {int(entry.name) for entry in entries if _sockets(entry) & inodes}
 
 
 def _endpoint(text: str) -> tuple[str, int]:
@@ -172,8 +196,9 @@ def _endpoint(text: str) -> tuple[str, int]:
 
 def _sockets(process: Path) -> set[str]:
     """Inodes of the sockets that a process holds."""
-    try:
-        links = [str(link.readlink()) for link in (process / "fd").iterdir()]
-    except OSError:
-        return set()
+    links = []
+    with suppress(OSError):
+        for link in list((process / "fd").iterdir()):
+            with suppress(OSError):  # it was closed since
+                links.append(str(link.readlink()))
     return {link[8:-1] for link in links if link.startswith("socket:[")}

@@ -298,6 +298,21 @@ async def test_a_killed_router_is_replaced_on_the_same_ports(serving):
     await until(lambda: idle(serving), 15)
 
 
+async def test_a_resumable_stream_goes_on_on_the_next_router(serving):
+    before = replica(serving, "router")
+    options = {"max_tokens": 900, "ignore_eos": True, "temperature": 0.8, "seed": 3}
+    async with Client(serving.grpc) as client:
+        whole = await client.complete([1] * 50, **options)
+        got = []
+        async for event in client.generate([1] * 50, resumable=True, **options):
+            if isinstance(event, Tokens) and not got:
+                os.kill(serving.pid_of(serving.grpc), signal.SIGKILL)
+            take(event, got)
+    assert got == [token.token for token in whole.choices[0].tokens]
+    assert replaced(serving, before)
+    await until(lambda: idle(serving), 15)
+
+
 async def collected(stream):
     return [one async for one in stream]
 

@@ -32,6 +32,23 @@ def routers(serving):
     return {entry["id"] for entry in serving.replicas() if entry["role"] == "router"}
 
 
+async def test_resumable_streams_go_on_on_the_other_router(serving):
+    """The killed router has the streams; their clients reconnect to the same address."""
+    options = {"max_tokens": 1500, "ignore_eos": True, "temperature": 0.8, "seed": 3}
+    prompts = [[number, 2, 3] for number in range(8)]
+    async with Client(serving.grpc) as client:
+        whole = await asyncio.gather(*(client.complete(one, **options) for one in prompts))
+        asked = [client.complete(one, resumable=True, **options) for one in prompts]
+        tasks = [asyncio.create_task(one) for one in asked]
+        await asyncio.sleep(0.5)
+        assert not any(task.done() for task in tasks)
+        (router,) = serving.serving_me(serving.grpc)
+        os.kill(router, signal.SIGKILL)
+        found = await asyncio.wait_for(asyncio.gather(*tasks), 60)
+    assert [one.text for one in found] == [one.text for one in whole]
+    assert [one.choices[0].tokens for one in found] == [one.choices[0].tokens for one in whole]
+
+
 async def test_the_other_router_serves_at_once(serving):
     before = routers(serving)
     killed, other = serving.pids_of(serving.grpc)
