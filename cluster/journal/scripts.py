@@ -100,6 +100,13 @@ redis.call('PEXPIRE', KEYS[2], ARGV[3])
 return {'taken', fence, known[3] and 1 or 0}
 """
 
+# KEYS: stream. ARGV: router. The stream is nobody's then, and any router can take it over.
+RELEASE = """
+if redis.call('HGET', KEYS[1], 'owner') == ARGV[1] then
+  redis.call('HSET', KEYS[1], 'owner', '')
+end
+"""
+
 # KEYS: stream. ARGV: prefix of the inboxes, stream id, most orders, time to live of an inbox (ms).
 # Answers with 1 where the stream still runs.
 CANCEL = """

@@ -107,6 +107,7 @@ class JournalStore:
         self._append = client.register_script(scripts.APPEND)
         self._read = client.register_script(scripts.READ)
         self._take_over = client.register_script(scripts.TAKE_OVER)
+        self._release = client.register_script(scripts.RELEASE)
         self._cancel = client.register_script(scripts.CANCEL)
         self._forget = client.register_script(scripts.FORGET_TENANT)
         self._listened = client.register_script(scripts.LISTENED)
@@ -206,6 +207,10 @@ class JournalStore:
         args = (router, self.keys.alive_prefix, _ms(self.life.whole_s))
         outcome, fence, cancelled = await self._call(self._take_over(keys=keys, args=args))
         return TakeOver(outcome.decode(), fence, bool(cancelled))
+
+    async def release(self, stream_id: str, router: str) -> None:
+        """Let any router take over a stream that this router owns and does not run."""
+        await self._call(self._release(keys=[self.keys.stream(stream_id)], args=(router,)))
 
     async def cancel(self, stream_id: str, tenant: str) -> bool:
         """Have the owner of a tenant's stream cancel it; False where the tenant has none running.

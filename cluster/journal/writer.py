@@ -11,7 +11,8 @@ import asyncio
 import logging
 import secrets
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 
 from cluster.journal.batches import Appended, NewStream
 from cluster.journal.entries import JournalEntry
@@ -48,6 +49,9 @@ class JournalWriter:
         self._ready: deque[JournaledStream] = deque()
         self._backlog: deque[JournaledStream] = deque()
         self._ended_s: dict[str, float] = {}
+        self._taking: set[str] = set()
+        # Streams that this router took and did not adopt.
+        self._unused: set[str] = set()
         self._epoch: str | None = None
         self._suspended = True
         self._loop = asyncio.get_running_loop()
@@ -87,17 +91,31 @@ class JournalWriter:
         sealed = [entry.sealed for entry in entries]
         return self._add(stream_id, fence, request, on_event, on_lost, sealed)
 
-    async def take_over(self, stream_id: str) -> TakeOver:
-        """Take a stream from a dead owner. Raises Unavailable while Redis is away.
+    @asynccontextmanager
+    async def taking(self, stream_id: str) -> AsyncIterator[TakeOver]:
+        """Take a stream from a dead owner. A stream that was `taken` is adopted inside the block.
 
-        For the time of a lease after Redis came back all owners count as alive: none could renew
-        its lease.
+        Otherwise any router can take it again. A stream of this router is `held`. For the time of
+        a lease after Redis came back all streams are: no owner could renew its lease. Raises
+        Unavailable while Redis is away.
         """
         if self._suspended:
             raise Unavailable("Redis (directory.url) is away: no stream can be resumed")
-        if self._loop.time() - self._well_since_s < LEASE_S:
-            return TakeOver("held")
-        return await self._store.take_over(stream_id, self._router)
+        held = stream_id in self._streams or stream_id in self._taking
+        if held or self._loop.time() - self._well_since_s < LEASE_S:
+            yield TakeOver("held")
+            return
+        self._taking.add(stream_id)
+        outcome = ""
+        try:
+            taken = await self._store.take_over(stream_id, self._router)
+            outcome = taken.outcome
+            yield taken
+        finally:
+            self._taking.discard(stream_id)
+            # Without an answer the stream may be taken.
+            if outcome in ("", "taken") and stream_id not in self._streams:
+                self._unused.add(stream_id)
 
     def watch(self, stream_id: str, woken: asyncio.Event) -> Callable[[], None] | None:
         """Set the event after each write to a stream of this router; returns what ends that.
@@ -203,6 +221,9 @@ class JournalWriter:
         for order in orders:
             if order in self._streams:
                 self._cancel(self._streams[order])
+        for stream_id in self._unused - self._taking - self._streams.keys():
+            await self._store.release(stream_id, self._router)
+            self._unused.discard(stream_id)
 
     async def _flush(self) -> None:
         """Append what the streams have, in one call."""

@@ -7,13 +7,13 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from cluster.api import Heartbeat, Progress, Resumability
 from cluster.deploy.embedded_redis import EmbeddedRedis
 from cluster.journal.store import LEASE_S, JournalStore
+from cluster.journal.stream import JournaledStream
 from engine.errors import Cancelled, NotFound, Unavailable
 from tests.cluster.discovery.frozen import Frozen
 from tests.cluster.journal.conftest import store_at
@@ -227,22 +227,59 @@ async def test_a_stream_is_taken_from_a_dead_router(store: JournalStore) -> None
             for index in range(3):
                 stream.put(tokens(index))
                 await old.wrote(client, index + 1)
-            assert (await new.writer.take_over(stream.stream_id)).outcome == "held"
-        taken = await eventually(lambda: _taken(new, stream.stream_id), 5)
-        entries = await store.read_all(stream.stream_id)
-        after = Client()
-        adopted = new.writer.adopt(
-            stream.stream_id, taken.fence, record(), entries, after.take, after.lose
-        )
+            assert await outcome_of(new, stream.stream_id) == "held"
+        adopted, after = await eventually(lambda: adopted_by(new, stream.stream_id), 5)
+        assert await outcome_of(new, stream.stream_id) == "held", "it is its own"
         adopted.put(tokens(3))
         await eventually(lambda: len(after.events) == 1, 5)
         assert await stored_ids(store, stream.stream_id) == [100, 101, 102, 103]
         assert (await store.find(stream.stream_id, "acme")).state.owner == "new"
 
 
-async def _taken(router: RouterOfTest, stream_id: str) -> Any:
-    found = await router.writer.take_over(stream_id)
-    return found if found.outcome == "taken" else None
+async def outcome_of(router: RouterOfTest, stream_id: str) -> str:
+    async with router.writer.taking(stream_id) as taken:
+        return taken.outcome
+
+
+async def adopted_by(router: RouterOfTest, stream_id: str) -> tuple[JournaledStream, Client] | None:
+    """The stream once the router owns it; None while it is held."""
+    async with router.writer.taking(stream_id) as taken:
+        if taken.outcome != "taken":
+            return None
+        entries, client = await router.store.read_all(stream_id), Client()
+        return router.writer.adopt(
+            stream_id, taken.fence, record(), entries, client.take, client.lose
+        ), client
+
+
+async def test_a_stream_that_was_taken_and_not_adopted_can_be_taken_again(
+    store: JournalStore,
+) -> None:
+    async with running(store, "b") as one, running(store, "c") as other:
+        async with running(store, "a") as owner:
+            stream, client = owner.open()
+            stream.put(tokens(0))
+            await owner.wrote(client, 1)
+        await eventually(lambda: _is_taken(one, stream.stream_id), 5)
+        adopted, after = await eventually(lambda: adopted_by(other, stream.stream_id), 5)
+        adopted.put(tokens(1))
+        await other.wrote_events(after, 0)
+        assert await stored_ids(store, stream.stream_id) == [100, 101]
+
+
+async def _is_taken(router: RouterOfTest, stream_id: str) -> bool:
+    return await outcome_of(router, stream_id) == "taken"
+
+
+async def test_a_router_takes_a_stream_over_once_for_all_its_clients(store: JournalStore) -> None:
+    async with running(store, "b") as one:
+        async with running(store, "a") as owner:
+            stream, client = owner.open()
+            stream.put(tokens(0))
+            await owner.wrote(client, 1)
+        await eventually(lambda: _is_taken(one, stream.stream_id), 5)
+        tries = await asyncio.gather(*(adopted_by(one, stream.stream_id) for _ in range(5)))
+        assert sum(found is not None for found in tries) == 1
 
 
 async def test_no_stream_is_taken_just_after_redis_came_back(
@@ -257,11 +294,11 @@ async def test_no_stream_is_taken_just_after_redis_came_back(
         with Frozen(server):
             await eventually(lambda: new.writer.suspended, 5)
             with pytest.raises(Unavailable):
-                await new.writer.take_over(stream.stream_id)
+                await outcome_of(new, stream.stream_id)
             await asyncio.sleep(LEASE_S)
         await eventually(lambda: not new.writer.suspended, 5)
-        assert (await new.writer.take_over(stream.stream_id)).outcome == "held"
-        assert await eventually(lambda: _taken(new, stream.stream_id), 5)
+        assert await outcome_of(new, stream.stream_id) == "held"
+        await eventually(lambda: _is_taken(new, stream.stream_id), 5)
 
 
 async def test_a_cancel_reaches_the_owner_from_anywhere(store: JournalStore) -> None:
