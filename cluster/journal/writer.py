@@ -30,8 +30,10 @@ _RETRY_S = 0.5
 _PACE_S = 0.01
 # Bound: what one call carries.
 _BATCH_BYTES = 256 << 10
-# A late answer says nothing about Redis where this process itself stood still for so long.
-_STOOD_STILL_S = 0.25
+# A timer that fires so late says that this process stood still, and nothing about Redis.
+_STOOD_STILL_S = 0.05
+# Bound: calls in a row that are tried again for that reason.
+_EXCUSES = 2
 
 
 class JournalWriter:
@@ -57,6 +59,7 @@ class JournalWriter:
         self._loop = asyncio.get_running_loop()
         self._well_since_s = self._beat_due_s = self._paced_s = self._loop.time()
         self._urgent = self._pacing = False
+        self._excuses = 0
         self._waiting: asyncio.Future[None] | None = None
 
     @property
@@ -136,9 +139,11 @@ class JournalWriter:
                     began_s = self._loop.time()
                 if self._ready or self._backlog:
                     await self._flush()
+                self._excuses = 0
             except Unavailable as error:
                 late_s = self._loop.time() - began_s - self._store.timeout_s
-                if late_s < _STOOD_STILL_S:
+                self._excuses += 1
+                if late_s < _STOOD_STILL_S or self._excuses > _EXCUSES:
                     self._fail(error.message)
             except Exception as error:
                 log.exception("the journal failed")

@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -168,6 +169,30 @@ async def _ended(store: JournalStore, stream_id: str) -> bool:
         return (await store.find(stream_id, "acme")).state.ended
     except NotFound:
         return False
+
+
+@pytest.mark.parametrize("missing", [range(11, 21), range(1, 11), range(5, 8), range(1, 21)])
+async def test_entries_that_redis_lost_are_written_again(
+    store: JournalStore, raw: Any, missing: range
+) -> None:
+    """As after a failover to a replica that was behind."""
+    async with running(store, "a") as router:
+        stream, client = router.open()
+        for index in range(20):
+            stream.put(tokens(index))
+            await router.wrote(client, index + 1)
+        events = store.keys.events(stream.stream_id)
+        known = await raw.xrange(events)
+        await raw.xdel(events, *(f"{number}-0" for number in missing))
+        if missing[0] > 10:  # a replica does not know the last id either
+            await raw.delete(events)
+            for number, (_, fields) in enumerate(known[:10], 1):
+                await raw.xadd(events, fields, id=f"{number}-0")
+        stream.put(tokens(20))
+        await router.wrote(client, 21)
+        assert await stored_ids(store, stream.stream_id) == client.ids
+        assert await raw.ttl(events) > 0
+        assert client.suspensions == []
 
 
 async def test_a_router_that_comes_back_sends_and_writes_nothing_more(store: JournalStore) -> None:
