@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager
 
 from cluster.journal.batches import Appended, NewStream
 from cluster.journal.entries import JournalEntry
-from cluster.journal.store import LEASE_S, JournalStore, TakeOver
+from cluster.journal.store import JournalStore, TakeOver
 from cluster.journal.stream import JournaledStream, OnEvent
 from engine.errors import Unavailable
 from engine.kv.prefix_digest import DEFAULT_TENANT
@@ -105,7 +105,7 @@ class JournalWriter:
         if self._suspended:
             raise Unavailable("Redis (directory.url) is away: no stream can be resumed")
         held = stream_id in self._streams or stream_id in self._taking
-        if held or self._loop.time() - self._well_since_s < LEASE_S:
+        if held or self._loop.time() - self._well_since_s < self._store.lease_s:
             yield TakeOver("held")
             return
         self._taking.add(stream_id)
