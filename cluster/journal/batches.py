@@ -32,12 +32,14 @@ class Appended(StrEnum):
     - CANCELLED: the same, and the stream is to be cancelled.
     - FENCED: another router owns the stream.
     - GONE: there is no such stream any more.
+    - TORN: entries before these are missing. A replica of Redis took over without them, perhaps.
     """
 
     WRITTEN = "w"
     CANCELLED = "c"
     FENCED = "f"
     GONE = "g"
+    TORN = "t"
 
 
 @dataclass(frozen=True, slots=True)

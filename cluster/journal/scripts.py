@@ -25,6 +25,12 @@ local function create(key, id, fence, request, owner, tenant)
   redis.call('PEXPIRE', index, life)
 end
 
+local function holed(events)
+  local last = redis.call('XREVRANGE', events, '+', '-', 'COUNT', 1)[1]
+  local length = last and tonumber(last[1]:match('^%d+')) or -1
+  return redis.call('EXISTS', events) == 1 and redis.call('XLEN', events) ~= length
+end
+
 local at, answers = 1, {}
 while at <= #batch do
   local id, fence, flags, first, count
@@ -32,26 +38,29 @@ while at <= #batch do
   local key = prefix .. 'stream:' .. id
   local known = redis.call('HMGET', key, 'fence', 'cancelled')
   local current = tonumber(known[1] or 0) or 0
+  local events = key .. ':events'
   if flags % 2 == 1 then
     local request, owner, tenant
     request, owner, tenant, at = struct.unpack('>I4c0I4c0I4c0', batch, at)
     if current < fence then
       create(key, id, fence, request, owner, tenant)
       current = fence
+    elseif current == fence and holed(events) then
+      redis.call('DEL', events)
     end
   end
-  local events = key .. ':events'
+  local whole = current == fence and redis.call('XLEN', events) >= first - 1
   for sequence = first, first + count - 1 do
     local entry
     entry, at = struct.unpack('>I4c0', batch, at)
-    if current == fence then
+    if whole then
       local added = redis.pcall('XADD', events, sequence .. '-0', 'e', entry)
       if type(added) == 'table' and added.err and not added.err:find('equal or smaller') then
         return added
       end
     end
   end
-  if current == fence then
+  if whole then
     if first == 1 and count > 0 then redis.call('PEXPIRE', events, redis.call('PTTL', key)) end
     if flags >= 2 then
       redis.call('HSET', key, 'ended', '1')
@@ -60,7 +69,7 @@ while at <= #batch do
     end
     answers[#answers + 1] = known[2] and 'c' or 'w'
   else
-    answers[#answers + 1] = current == 0 and 'g' or 'f'
+    answers[#answers + 1] = current == fence and 't' or current == 0 and 'g' or 'f'
   end
 end
 return table.concat(answers)
@@ -98,6 +107,13 @@ redis.call('HSET', KEYS[1], 'owner', ARGV[1])
 redis.call('PEXPIRE', KEYS[1], ARGV[3])
 redis.call('PEXPIRE', KEYS[2], ARGV[3])
 return {'taken', fence, known[3] and 1 or 0}
+"""
+
+# KEYS: stream. ARGV: router. The stream is nobody's then, and any router can take it over.
+RELEASE = """
+if redis.call('HGET', KEYS[1], 'owner') == ARGV[1] then
+  redis.call('HSET', KEYS[1], 'owner', '')
+end
 """
 
 # KEYS: stream. ARGV: prefix of the inboxes, stream id, most orders, time to live of an inbox (ms).

@@ -26,7 +26,7 @@ from protos.wire.secret import ClusterSecret
 
 # Bound: a call takes so long at most. Streams go on without the journal when it takes longer.
 TIMEOUT_S = 0.25
-# Bound: a router that does not renew its lease for so long is taken for dead.
+# Bound: how long the lease of a router holds. It renews it three times as often.
 LEASE_S = 1.0
 # Bound: entries of one read, and reads at a time.
 PIECE = 64
@@ -86,7 +86,10 @@ class StreamLife:
 
 
 class JournalStore:
-    """The streams of one namespace. `timeout_s` bounds every call."""
+    """The streams of one namespace. `timeout_s` bounds every call.
+
+    A router that does not renew its lease for `lease_s` is taken for dead.
+    """
 
     def __init__(
         self,
@@ -95,10 +98,12 @@ class JournalStore:
         life: StreamLife,
         namespace: str = "",
         timeout_s: float = TIMEOUT_S,
+        lease_s: float = LEASE_S,
     ) -> None:
         self.keys = JournalKeys(namespace)
         self.seal = JournalSeal(secret, self.keys)
         self.timeout_s = timeout_s
+        self.lease_s = lease_s
         self.life = life
         # Tails that read here now.
         self.tails = 0
@@ -107,6 +112,7 @@ class JournalStore:
         self._append = client.register_script(scripts.APPEND)
         self._read = client.register_script(scripts.READ)
         self._take_over = client.register_script(scripts.TAKE_OVER)
+        self._release = client.register_script(scripts.RELEASE)
         self._cancel = client.register_script(scripts.CANCEL)
         self._forget = client.register_script(scripts.FORGET_TENANT)
         self._listened = client.register_script(scripts.LISTENED)
@@ -135,7 +141,7 @@ class JournalStore:
         """
         pipe = self._client.pipeline(transaction=True)
         pipe.set(self.keys.epoch, epoch, nx=True)
-        pipe.set(self.keys.alive(router), "", px=_ms(LEASE_S))
+        pipe.set(self.keys.alive(router), "", px=_ms(self.lease_s))
         pipe.lpop(self.keys.inbox(router), _ORDERS)
         pipe.get(self.keys.epoch)
         _, _, orders, found = await self._call(pipe.execute())
@@ -206,6 +212,10 @@ class JournalStore:
         args = (router, self.keys.alive_prefix, _ms(self.life.whole_s))
         outcome, fence, cancelled = await self._call(self._take_over(keys=keys, args=args))
         return TakeOver(outcome.decode(), fence, bool(cancelled))
+
+    async def release(self, stream_id: str, router: str) -> None:
+        """Let any router take over a stream that this router owns and does not run."""
+        await self._call(self._release(keys=[self.keys.stream(stream_id)], args=(router,)))
 
     async def cancel(self, stream_id: str, tenant: str | None) -> bool:
         """Have the owner of a tenant's stream cancel it; False where the tenant has none running.

@@ -166,6 +166,8 @@ class JournaledStream:
             self.suspend()
             self._forgotten = True
             self.drop()
+        elif answer is Appended.TORN:
+            self.restart()
         else:
             self._acknowledged()
         for woken in self._watchers:
@@ -187,7 +189,7 @@ class JournaledStream:
             self._tell()
 
     def restart(self) -> None:
-        """Redis has lost its data: the stream is to be written anew."""
+        """Redis has lost data: the stream is to be written anew."""
         if not self.lost and not self._forgotten:
             self._created, self._written = False, 0
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncIterator, Callable
 
 from cluster.api import Summary, Tokens
 from cluster.journal.cursor import Cursor
 from cluster.journal.entries import JournalEntry
-from cluster.journal.store import LEASE_S, JournalStore, StreamState
+from cluster.journal.store import JournalStore, StreamState
 from engine.errors import NotFound, TandemError, Unavailable
 
 _POLL_S = 0.02
@@ -44,7 +45,7 @@ class JournalTail:
         self._cursor = cursor
         self._watch = watch
         self._position = 0
-        self._listened_s = self._failed_s = -_LISTENING_S
+        self._listened_s = self._failed_s = -math.inf
 
     async def find(self) -> None:
         """Go to the first entry that the client lacks.
@@ -121,8 +122,9 @@ class JournalTail:
             return
         if state.ended:
             raise NotFound("the stream ended too long ago", field="stream_id")
-        if not state.alive and time.monotonic() - self._failed_s >= LEASE_S:
-            raise StreamOrphaned("the router of this stream was lost", retry_after_s=LEASE_S)
+        lease_s = self._store.lease_s
+        if not state.alive and time.monotonic() - self._failed_s >= lease_s:
+            raise StreamOrphaned("the router of this stream was lost", retry_after_s=lease_s)
 
 
 async def _within(woken: asyncio.Event, timeout_s: float) -> None:

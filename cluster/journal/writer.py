@@ -11,11 +11,12 @@ import asyncio
 import logging
 import secrets
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 
 from cluster.journal.batches import Appended, NewStream
 from cluster.journal.entries import JournalEntry
-from cluster.journal.store import LEASE_S, JournalStore, TakeOver
+from cluster.journal.store import JournalStore, TakeOver
 from cluster.journal.stream import JournaledStream, OnEvent
 from engine.errors import Unavailable
 from engine.kv.prefix_digest import DEFAULT_TENANT
@@ -29,8 +30,10 @@ _RETRY_S = 0.5
 _PACE_S = 0.01
 # Bound: what one call carries.
 _BATCH_BYTES = 256 << 10
-# A late answer says nothing about Redis where this process itself stood still for so long.
-_STOOD_STILL_S = 0.25
+# A timer that fires so late says that this process stood still, and nothing about Redis.
+_STOOD_STILL_S = 0.05
+# Bound: calls in a row that are tried again for that reason.
+_EXCUSES = 2
 
 
 class JournalWriter:
@@ -48,11 +51,15 @@ class JournalWriter:
         self._ready: deque[JournaledStream] = deque()
         self._backlog: deque[JournaledStream] = deque()
         self._ended_s: dict[str, float] = {}
+        self._taking: set[str] = set()
+        # Streams that this router took and did not adopt.
+        self._unused: set[str] = set()
         self._epoch: str | None = None
         self._suspended = True
         self._loop = asyncio.get_running_loop()
         self._well_since_s = self._beat_due_s = self._paced_s = self._loop.time()
         self._urgent = self._pacing = False
+        self._excuses = 0
         self._waiting: asyncio.Future[None] | None = None
 
     @property
@@ -87,17 +94,31 @@ class JournalWriter:
         sealed = [entry.sealed for entry in entries]
         return self._add(stream_id, fence, request, on_event, on_lost, sealed)
 
-    async def take_over(self, stream_id: str) -> TakeOver:
-        """Take a stream from a dead owner. Raises Unavailable while Redis is away.
+    @asynccontextmanager
+    async def taking(self, stream_id: str) -> AsyncIterator[TakeOver]:
+        """Take a stream from a dead owner. A stream that was `taken` is adopted inside the block.
 
-        For the time of a lease after Redis came back all owners count as alive: none could renew
-        its lease.
+        Otherwise any router can take it again. A stream of this router is `held`. For the time of
+        a lease after Redis came back all streams are: no owner could renew its lease. Raises
+        Unavailable while Redis is away.
         """
         if self._suspended:
             raise Unavailable("Redis (directory.url) is away: no stream can be resumed")
-        if self._loop.time() - self._well_since_s < LEASE_S:
-            return TakeOver("held")
-        return await self._store.take_over(stream_id, self._router)
+        held = stream_id in self._streams or stream_id in self._taking
+        if held or self._loop.time() - self._well_since_s < self._store.lease_s:
+            yield TakeOver("held")
+            return
+        self._taking.add(stream_id)
+        outcome = ""
+        try:
+            taken = await self._store.take_over(stream_id, self._router)
+            outcome = taken.outcome
+            yield taken
+        finally:
+            self._taking.discard(stream_id)
+            # Without an answer the stream may be taken.
+            if outcome in ("", "taken") and stream_id not in self._streams:
+                self._unused.add(stream_id)
 
     def watch(self, stream_id: str, woken: asyncio.Event) -> Callable[[], None] | None:
         """Set the event after each write to a stream of this router; returns what ends that.
@@ -118,9 +139,11 @@ class JournalWriter:
                     began_s = self._loop.time()
                 if self._ready or self._backlog:
                     await self._flush()
+                self._excuses = 0
             except Unavailable as error:
                 late_s = self._loop.time() - began_s - self._store.timeout_s
-                if late_s < _STOOD_STILL_S:
+                self._excuses += 1
+                if late_s < _STOOD_STILL_S or self._excuses > _EXCUSES:
                     self._fail(error.message)
             except Exception as error:
                 log.exception("the journal failed")
@@ -203,6 +226,9 @@ class JournalWriter:
         for order in orders:
             if order in self._streams:
                 self._cancel(self._streams[order])
+        for stream_id in self._unused - self._taking - self._streams.keys():
+            await self._store.release(stream_id, self._router)
+            self._unused.discard(stream_id)
 
     async def _flush(self) -> None:
         """Append what the streams have, in one call."""

@@ -17,8 +17,8 @@ from protos.wire.secret import ClusterSecret
 from tests.cluster.discovery.members import SECRET
 
 LIFE = StreamLife(running_s=60.0, keep_s=20.0)
-# A busy machine must not look like a Redis that is away.
-TIMEOUT_S = 0.75
+# A busy machine must not look like a Redis that is away, or like a dead router.
+TIMEOUT_S, LEASE_S = 0.75, 2.0
 
 
 def store_at(
@@ -26,7 +26,7 @@ def store_at(
 ) -> JournalStore:
     config = DirectoryConfig(url=server.url)
     client = open_client(config, TIMEOUT_S, RedisTlsConfig(), text=False)
-    return JournalStore(client, secret, life, timeout_s=TIMEOUT_S)
+    return JournalStore(client, secret, life, timeout_s=TIMEOUT_S, lease_s=LEASE_S)
 
 
 @pytest.fixture(scope="module")

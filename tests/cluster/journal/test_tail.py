@@ -90,7 +90,7 @@ async def test_a_tail_ends_with_the_failure_of_its_stream(store: JournalStore) -
         stream, client = router.open()
         stream.put(tokens(0))
         stream.put(Cancelled("it was cancelled"))
-        await eventually(lambda: isinstance(client.last, Cancelled), 5)
+        await eventually(lambda: isinstance(client.last, Cancelled), 10)
         tail, got = tail_of(router, stream.stream_id), []
         await tail.find()
         with pytest.raises(Cancelled, match="it was cancelled"):
@@ -124,7 +124,7 @@ async def test_a_tail_waits_through_an_outage_of_redis(
         reader = asyncio.create_task(collected(tail_of(other, stream.stream_id)))
         await asyncio.sleep(0.1)
         with Frozen(server):
-            await eventually(lambda: client.suspensions == [True], 5)
+            await eventually(lambda: client.suspensions == [True], 10)
             stream.put(tokens(1))
             stream.put(summary(2))
         async with asyncio.timeout(10):
@@ -138,7 +138,7 @@ async def test_a_reader_is_known_to_the_owner(store: JournalStore) -> None:
         await owner.wrote(client, 1)
         assert await store.listened_ago_s(stream.stream_id) is None
         reader = asyncio.create_task(collected(tail_of(other, stream.stream_id)))
-        await eventually(lambda: store.listened_ago_s(stream.stream_id), 5)
+        await eventually(lambda: store.listened_ago_s(stream.stream_id), 10)
         stream.put(summary())
         await reader
 
@@ -171,7 +171,7 @@ async def test_many_tails_poll_less_often(store: JournalStore) -> None:
         store.read = counted  # type: ignore[method-assign]
         tails = [tail_of(other, stream.stream_id) for _ in range(100)]
         readers = [asyncio.create_task(collected(tail)) for tail in tails]
-        await eventually(lambda: store.tails == 100, 5)
+        await eventually(lambda: store.tails == 100, 10)
         began_s = time.monotonic()
         await eventually(lambda: reads > 600, 20)
         assert time.monotonic() - began_s > 0.5, "100 tails at 50 polls would take 0.12 s"
