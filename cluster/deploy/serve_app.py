@@ -47,6 +47,8 @@ log = logging.getLogger(__name__)
 
 APPLICATION = "tandem"
 QUIET = LoggingConfig(log_level="WARNING", enable_access_log=False)
+# The time between two checks by Serve, which notices a death by a check alone.
+_CHECK_POOL_S, _CHECK_ROUTER_S = 1.0, 0.4
 # A kubelet updates a mounted ConfigMap about once a minute.
 _CONFIG_ARRIVES_S = 180.0
 # Bound: how long one call that wakes a pool is pending before it is sent again.
@@ -132,7 +134,7 @@ class RouterReplica:
             self._calls[pool] = asyncio.ensure_future(_woken(self._handles[pool]))
 
     def check_health(self) -> None:
-        """Called by Serve every second; raises when the router must be replaced."""
+        """Called by Serve often; raises when the router must be replaced."""
         self._router.check_health()
         self._health.touch()
 
@@ -176,6 +178,7 @@ def build(
             _replicas(count, config.scaling.bounds.get(name)),
             _actor_options(shares[name], SHORT_SPINS if role == "prefill" else {}),
             config.ray,
+            _CHECK_POOL_S,
         ).bind(config, role, shares[name].per_device)
         for name, role in roles
         if (count := config.replicas[name])
@@ -186,6 +189,7 @@ def build(
         _replicas(config.router.replicas, None),
         _actor_options(shares["router"]),
         config.ray,
+        _CHECK_ROUTER_S,
     )
     # Serve builds one application out of what its ingress is bound to; the router finds the
     # replicas in the directory, and uses these handles to wake a pool that sleeps.
@@ -259,12 +263,13 @@ def _deployment(
     replicas: dict[str, Any],
     actor_options: dict[str, Any],
     ray_config: RayConfig,
+    check_s: float,
 ) -> serve.Deployment:
     return serve.deployment(
         name=name,
         **replicas,
         ray_actor_options=actor_options,
-        health_check_period_s=1,
+        health_check_period_s=check_s,
         health_check_timeout_s=10,
         graceful_shutdown_wait_loop_s=0.1,
         graceful_shutdown_timeout_s=ray_config.drain_s + 5,
