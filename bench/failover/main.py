@@ -72,7 +72,7 @@ def main() -> None:
     with members(model, options.decode) as found:
         for number in range(options.runs):
             chance = random.Random(options.seed + number)
-            streams += asyncio.run(asyncio.wait_for(_run(found, options, chance), _RUN_S))
+            streams += _run(found, options, chance)
     machine = describe_machine()
     print(f"{now()}; {as_line(machine)}\n\n{report(streams)}")
     if options.results:
@@ -95,20 +95,15 @@ def _parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-async def _run(
+def _run(
     found: MemberProcesses, options: argparse.Namespace, chance: random.Random
 ) -> list[FaultedStream]:
     streams = [_stream(number, options.more, chance) for number in range(_STREAMS)]
-    async with Client(found.router) as client:
-        tasks = await _begun(client, streams)
-        await asyncio.sleep(chance.uniform(0, 0.3))
-        lost, fault_s = chance.choice(found.decode), time.time()
-        found.signal(lost, _SIGNALS[options.fault])
-        await asyncio.gather(*tasks)
-        logs = found.logs()
-        await asyncio.to_thread(found.replace, lost)
-        again = [_Stream(one.name, one.prompt, one.options, 0) for one in streams]
-        await asyncio.gather(*(one.read(client, f"{one.name}-again") for one in again))
+    again = [_Stream(one.name, one.prompt, one.options, 0) for one in streams]
+    lost, fault_s = asyncio.run(_disturbed(found, streams, _SIGNALS[options.fault], chance))
+    logs = found.logs()
+    found.replace(lost)
+    asyncio.run(_undisturbed(found, again))
     return [
         FaultedStream(
             added_pause_s(one.arrivals_s, fault_s),
@@ -117,6 +112,24 @@ async def _run(
         )
         for one, other in zip(streams, again, strict=True)
     ]
+
+
+async def _disturbed(
+    found: MemberProcesses, streams: list[_Stream], fault: signal.Signals, chance: random.Random
+) -> tuple[str, float]:
+    """Read the streams, under a fault; returns the lost replica and the time of the fault."""
+    async with asyncio.timeout(_RUN_S), Client(found.router) as client:
+        tasks = await _begun(client, streams)
+        await asyncio.sleep(chance.uniform(0, 0.3))
+        lost, fault_s = chance.choice(found.decode), time.time()
+        found.signal(lost, fault)
+        await asyncio.gather(*tasks)
+    return lost, fault_s
+
+
+async def _undisturbed(found: MemberProcesses, streams: list[_Stream]) -> None:
+    async with asyncio.timeout(_RUN_S), Client(found.router) as client:
+        await asyncio.gather(*(one.read(client, f"{one.name}-again") for one in streams))
 
 
 def _stream(number: int, more: int, chance: random.Random) -> _Stream:

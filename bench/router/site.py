@@ -14,6 +14,7 @@ from pathlib import Path
 from bench.router.bare_router import endless_model
 from bench.router.site_tls import make_certificates
 from bench.router.stream_load import Streams, streams_to
+from cluster.deploy.child_processes import tied
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +61,11 @@ def site_of(url: str, prefill_ms: float, *, tls: bool = False) -> Iterator[Site]
 def process_of(
     module: str, *arguments: str
 ) -> Iterator[tuple[subprocess.Popen[str], Callable[[], dict[str, str]]]]:
-    """Start a process that ends with its standard input; yields the lines that it prints."""
-    command = [sys.executable, "-m", module, *arguments]
+    """Start a process that ends with its standard input; yields the lines that it prints.
+
+    The kernel kills it when the thread that starts it ends.
+    """
+    command = tied([sys.executable, "-m", module, *arguments])
     pipe = subprocess.PIPE
     process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
     assert process.stdin is not None and process.stdout is not None
