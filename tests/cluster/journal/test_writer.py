@@ -349,7 +349,7 @@ async def test_a_removed_stream_goes_on_without_the_journal(store: JournalStore)
         assert await store.forget_tenant("acme") == 1
         for index in range(1, 5):
             stream.put(tokens(index))
-        await router.wrote(client, 10)
+        await router.wrote(client, 5)
         assert client.suspensions == [True]
         with pytest.raises(NotFound):
             await store.find(stream.stream_id, "acme")
