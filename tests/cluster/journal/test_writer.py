@@ -245,6 +245,24 @@ async def test_a_pause_of_this_process_suspends_nothing(
         assert client.ids == [100, 101]
 
 
+async def test_a_busy_router_notices_that_redis_is_away(
+    store: JournalStore, server: EmbeddedRedis
+) -> None:
+    """Its timers are late all the time, which excuses a late answer only so often."""
+    async with running(store, "a") as router:
+        stream, client = router.open()
+        stream.put(tokens(0))
+        await router.wrote(client, 1)
+        with Frozen(server):
+            stream.put(tokens(1))
+            until_s = time.monotonic() + 20
+            while not client.suspensions and time.monotonic() < until_s:
+                time.sleep(0.1)  # noqa: ASYNC251
+                await asyncio.sleep(0)
+        assert client.suspensions[:1] == [True]
+        assert client.ids == [100, 101]
+
+
 async def test_a_stream_is_taken_from_a_dead_router(store: JournalStore) -> None:
     async with running(store, "new") as new:
         async with running(store, "old") as old:
@@ -349,7 +367,7 @@ async def test_a_removed_stream_goes_on_without_the_journal(store: JournalStore)
         assert await store.forget_tenant("acme") == 1
         for index in range(1, 5):
             stream.put(tokens(index))
-        await router.wrote(client, 10)
+        await router.wrote(client, 5)
         assert client.suspensions == [True]
         with pytest.raises(NotFound):
             await store.find(stream.stream_id, "acme")
