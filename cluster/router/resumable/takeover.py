@@ -92,20 +92,20 @@ class StreamTakeover:
 
     async def _take_over(self, stored: StoredStream) -> RunningRequest | None:
         stream_id, record = stored.stream_id, stored.record
-        found = await self._writer.take_over(stream_id)
-        if found.outcome != "taken":
-            return None
-        entries = await self._store.read_all(stream_id)
+        async with self._writer.taking(stream_id) as found:
+            if found.outcome != "taken":
+                return None
+            entries = await self._store.read_all(stream_id)
 
-        def open_stream(running: RunningRequest) -> EmitOf:
-            running.stream = self._writer.adopt(
-                stream_id, found.fence, record, entries, running.events.put, running.lost
-            )
-            self._owned[stream_id] = running
-            return emit_to(running.stream)
+            def open_stream(running: RunningRequest) -> EmitOf:
+                running.stream = self._writer.adopt(
+                    stream_id, found.fence, record, entries, running.events.put, running.lost
+                )
+                self._owned[stream_id] = running
+                return emit_to(running.stream)
 
+            running = self._runner.go_on(rebuilt(record, entries), open_stream)
         metrics.STREAMS_TAKEN_OVER.inc()
-        running = self._runner.go_on(rebuilt(record, entries), open_stream)
         if found.cancelled:
             running.cancel(Cancelled("the request was cancelled"))
         return running
