@@ -23,12 +23,16 @@ _TOKENS_KEY = b"\x0a"
 
 @dataclass(frozen=True, slots=True)
 class FirstTokenStages:
-    """The stages of a choice up to its first token, in seconds, for the summary."""
+    """The stages of a choice up to its first token, in seconds, for the summary.
+
+    `decode_replica` computes the choice, and has its KV.
+    """
 
     queue_s: float
     prefill_s: float
     ttft_s: float
     cached_tokens: int = 0
+    decode_replica: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +113,7 @@ def entry_bytes(event: Journaled, first: FirstTokenStages | None) -> bytes:
         wire = journal_pb2.JournaledEvent(tokens=inference_pb2.Tokens.FromString(run))
         wire.first.queue_s, wire.first.prefill_s = first.queue_s, first.prefill_s
         wire.first.ttft_s, wire.first.cached_tokens = first.ttft_s, first.cached_tokens
+        wire.first.decode_replica = first.decode_replica
     elif isinstance(event, Summary):
         wire = journal_pb2.JournaledEvent(summary=event_to_proto(event).summary)
     else:
@@ -127,7 +132,11 @@ def read_entry(sequence: int, payload: bytes, sealed: bytes) -> JournalEntry | N
     if wire.HasField("first"):
         stages = wire.first
         first = FirstTokenStages(
-            stages.queue_s, stages.prefill_s, stages.ttft_s, stages.cached_tokens
+            stages.queue_s,
+            stages.prefill_s,
+            stages.ttft_s,
+            stages.cached_tokens,
+            stages.decode_replica,
         )
     return JournalEntry(sequence, event, first, sealed)
 

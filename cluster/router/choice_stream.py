@@ -175,6 +175,7 @@ class ChoiceStream:
 
     def _begin(self) -> None:
         prefill, decode = self._streams
+        self._state.decode_replica = self._pair.decode.id
         if not self._pair.local:
             self._calls.append(_RunningCall(self, self._pair.prefill))
             self._calls[-1].begin(prefill, self._state.prefill_request(self._transfer, self._pair))

@@ -147,6 +147,9 @@ class RequestPhases:
         """Stream the rest of a choice, whose load was not counted here before."""
         if state.finished:
             return state.times.summary(state.choice, None), len(state.output)
+        for record in self._pools.healthy("decode"):
+            if record.id == state.decode_replica:
+                self._placement.learn(record, state.prepared.digests(state.output[:-1]))
         assignment = await self._failover.adopt(state, wanted)
         try:
             return await self._run_choice(state, assignment, account, emit_of)

@@ -73,16 +73,19 @@ class PreparedRequest:
 class ChoiceSoFar:
     """How far another router brought a choice. Its `times` are those up to its first token.
 
-    `began_s` in them is monotonic on this host.
+    `began_s` in them is monotonic on this host. `decode_replica` had its KV last.
     """
 
     output: tuple[int, ...]
     finished: bool
     times: StageTimes
+    decode_replica: str = ""
 
     def resume_state(self, prepared: PreparedRequest, choice: int) -> ResumeState:
         """The state to go on from."""
-        return ResumeState(prepared, choice, self.times, list(self.output), self.finished)
+        state = ResumeState(prepared, choice, self.times, list(self.output), self.finished)
+        state.decode_replica = self.decode_replica
+        return state
 
 
 @dataclass(slots=True)
@@ -91,7 +94,7 @@ class ResumeState:
 
     `output` are the sent tokens, and `finished` says whether the last token was sent. `times` are
     the times for the summary. `urgency` is that of its assignment, and `left_s` what it left of
-    the TTFT budget, where the budget counts.
+    the TTFT budget, where the budget counts. `decode_replica` computes it.
     """
 
     prepared: PreparedRequest
@@ -101,6 +104,7 @@ class ResumeState:
     finished: bool = False
     urgency: Urgency = Urgency.PROMPTS
     left_s: float | None = None
+    decode_replica: str = ""
 
     @property
     def name(self) -> str:

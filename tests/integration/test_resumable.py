@@ -18,8 +18,9 @@ from cluster.deploy.embedded_redis import EmbeddedRedis
 from cluster.router.server import RouterServer
 from engine.errors import Cancelled, InvalidRequest, NotFound
 from tests.eventually import eventually
-from tests.integration.local import OPERATOR_KEY, cluster
+from tests.integration.local import OPERATOR_KEY, cluster, in_use
 from tests.integration.test_resume import GREEDY, PROMPTS, SAMPLED
+from tests.metrics_page import recorded
 
 
 @pytest.fixture
@@ -197,3 +198,19 @@ async def test_streams_go_on_while_redis_stands_still(config):
             assert again.have == whole.have and again.text == whole.text
     finally:
         redis.stop()
+
+
+async def test_the_replica_that_has_the_kv_goes_on(config):
+    """Of two decode replicas; it computes no more than the block that was not full."""
+    async with two_routers(config) as (local, _, client):
+        read = Read(client.generate(PROMPTS[3], resumable=True, **GREEDY))
+        await read.has(60)
+        (before,) = [one for one in local.decode if in_use(one)]
+        with recorded() as found:
+            await die(local.router)
+            have = len(read.have[0])
+            await read.has(have + 40)
+            assert [one for one in local.decode if in_use(one)] == [before]
+            await read.task
+        cached = found.value("tandem_prefix_hit_tokens_total", pool="decode")
+        assert cached > len(PROMPTS[3]) + have - 2 * config.kv.block_size

@@ -15,12 +15,17 @@ from cluster.router.stream_metrics import StageTimes
 
 
 def emit_to(stream: JournaledStream) -> EmitOf:
-    """Puts the events of each choice into the stream, with the stages of its first token."""
+    """Puts the events of each choice into the stream, and the decode replica when it changes."""
 
     def emit_of(state: ResumeState) -> Emit:
+        told = state.decode_replica if state.output else ""
+
         def emit(event: Scored | Tokens | Progress) -> None:
-            first = isinstance(event, Tokens) and not event.index
-            stream.put(event, _stages(state.times) if first else None)
+            nonlocal told
+            first = None
+            if isinstance(event, Tokens) and state.decode_replica != told:
+                told, first = state.decode_replica, _stages(state)
+            stream.put(event, first)
 
         return emit
 
@@ -31,7 +36,12 @@ def so_far(built: RebuiltStream) -> list[ChoiceSoFar]:
     """How far each choice is, with its times on this host's clock."""
     began_s = arrived_s(built)
     return [
-        ChoiceSoFar(tuple(one.output), one.finished, _times(began_s, one.first))
+        ChoiceSoFar(
+            tuple(one.output),
+            one.finished,
+            _times(began_s, one.first),
+            one.first.decode_replica if one.first else "",
+        )
         for one in built.choices
     ]
 
@@ -41,8 +51,10 @@ def arrived_s(built: RebuiltStream) -> float:
     return time.monotonic() - max(0.0, time.time() - built.arrived_at)
 
 
-def _stages(times: StageTimes) -> FirstTokenStages:
-    return FirstTokenStages(times.queue_s, times.prefill_s, times.ttft_s, times.cached_tokens)
+def _stages(state: ResumeState) -> FirstTokenStages:
+    times, replica = state.times, state.decode_replica
+    cached = times.cached_tokens
+    return FirstTokenStages(times.queue_s, times.prefill_s, times.ttft_s, cached, replica)
 
 
 def _times(began_s: float, first: FirstTokenStages | None) -> StageTimes:
