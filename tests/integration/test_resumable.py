@@ -203,8 +203,12 @@ async def test_streams_go_on_while_redis_stands_still(config):
 async def test_the_replica_that_has_the_kv_goes_on(config):
     """Of two decode replicas; it computes no more than the block that was not full."""
     async with two_routers(config) as (local, _, client):
+        other = Read(client.generate(PROMPTS[0], **GREEDY))
+        await other.has(2)
         read = Read(client.generate(PROMPTS[3], resumable=True, **GREEDY))
         await read.has(60)
+        other.task.cancel()
+        await eventually(lambda: not in_use(local.decode[0]))
         (before,) = [one for one in local.decode if in_use(one)]
         with recorded() as found:
             await die(local.router)
