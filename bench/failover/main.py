@@ -15,6 +15,7 @@ import random
 import signal
 import time
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 
 from bench.core import model_135m
@@ -42,7 +43,10 @@ _SIGNALS = {"kill": signal.SIGKILL, "freeze": signal.SIGSTOP}
 
 @dataclass(slots=True)
 class _Stream:
-    """A stream: its prompt and options, its token ids, and when tokens came (s since the epoch)."""
+    """A stream: its prompt and options, its token ids, and when tokens came (s since the epoch).
+
+    It is to have `done` tokens at the fault, and then it is the number that it had.
+    """
 
     name: str
     prompt: list[int]
@@ -104,6 +108,11 @@ def _run(
     logs = found.logs()
     found.replace(lost)
     asyncio.run(_undisturbed(found, again))
+    for one, other in zip(streams, again, strict=True):
+        if one.ids != other.ids:
+            equal = (mine == its for mine, its in zip(one.ids, other.ids, strict=False))
+            same = sum(takewhile(bool, equal))
+            print(f"{one.name} differs from token {same} on; it had {one.done} at the fault")
     return [
         FaultedStream(
             added_pause_s(one.arrivals_s, fault_s),
@@ -123,6 +132,8 @@ async def _disturbed(
         await asyncio.sleep(chance.uniform(0, 0.3))
         lost, fault_s = chance.choice(found.decode), time.time()
         found.signal(lost, fault)
+        for one in streams:
+            one.done = len(one.ids)
         await asyncio.gather(*tasks)
     return lost, fault_s
 
