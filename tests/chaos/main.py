@@ -1,0 +1,108 @@
+"""Breaks a cluster of real processes again and again, and counts what its clients notice.
+
+    python -m tests.chaos.main [--runs 1000] [--seed 1] [--first 0] [--results FILE]
+
+Run `--runs 1 --first N` with the same seed repeats run N.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import shutil
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+from bench.core.host_info import as_line, describe_machine, now
+from bench.core.markdown_tables import table
+from bench.core.statistics import percentile
+from tests.chaos.members import members
+from tests.chaos.run import Outcome, runs
+
+_FATES = ("exact", "tie", "broken", "refused", "cancelled", "lost", "repeated", "wrong", "endless")
+_PAUSES = ("p50 s", "p99 s")
+_HEADER = ("fault", "runs", "delivered", "streams", *_FATES, "leaks", *_PAUSES)
+
+
+def rows(outcomes: list[Outcome]) -> list[list[str]]:
+    """A row for each fault, and one for all."""
+    by_fault: dict[str, list[Outcome]] = {}
+    for outcome in outcomes:
+        by_fault.setdefault(str(outcome.fault), []).append(outcome)
+    return [
+        _row(name, some) for name, some in [*sorted(by_fault.items()), ("all", outcomes)] if some
+    ]
+
+
+def _row(name: str, outcomes: list[Outcome]) -> list[str]:
+    streams = [stream for outcome in outcomes for stream in outcome.streams]
+    fates = Counter(stream.fate for stream in streams)
+    pauses = [one.longest_s for one in streams if one.fate in ("exact", "tie")] or [0.0]
+    counts = [
+        len(outcomes),
+        sum(outcome.delivered for outcome in outcomes),
+        len(streams),
+        *(fates[fate] for fate in _FATES),
+        sum(bool(outcome.leaked) for outcome in outcomes),
+    ]
+    points = [f"{percentile(pauses, share):.2f}" for share in (0.5, 0.99)]
+    return [name, *map(str, counts), *points]
+
+
+def main() -> int:
+    """Break, and print the table; 1 where something was lost, wrong or left."""
+    options = _parse()
+    began = time.monotonic()
+    outcomes = asyncio.run(_run(options))
+    machine = describe_machine()
+    print(f"{now()}; {as_line(machine)}; {time.monotonic() - began:.0f} s\n")
+    print(table(_HEADER, rows(outcomes)))
+    moments = Counter(one.moment for one in outcomes if one.reached)
+    print("\nat a state: " + ", ".join(f"{name} {count}" for name, count in moments.items()))
+    bad = [f"run {one.number}, {one.fault}, {one.moment}: {w}" for one in outcomes for w in one.bad]
+    print(*bad, sep="\n")
+    if options.results:
+        found = {"machine": machine, "seed": options.seed, "first": options.first, "bad": bad}
+        found |= {"header": _HEADER, "rows": rows(outcomes), "moments": moments}
+        options.results.write_text(json.dumps(found, indent=1) + "\n")
+    return bool(bad)
+
+
+async def _run(options: argparse.Namespace) -> list[Outcome]:
+    def note(outcome: Outcome) -> None:
+        fates = Counter(stream.fate for stream in outcome.streams)
+        said = ", ".join(f"{count} {fate}" for fate, count in fates.items())
+        undelivered = "" if outcome.delivered else ", not delivered"
+        longest = max((stream.longest_s for stream in outcome.streams), default=0.0)
+        at = f" at {outcome.moment}" if outcome.reached else ""
+        print(f"{outcome.number}: {outcome.fault}{at}{undelivered}: {said}; {longest:.1f} s")
+        print(*(f"    {one}" for one in outcome.bad), sep="\n", end="", flush=True)
+
+    async with members(options.transport) as found:
+        try:
+            return await runs(found, options.runs, options.seed, options.first, note)
+        finally:
+            if options.logs:
+                shutil.copytree(found.folder, options.logs, ignore=_but_logs, dirs_exist_ok=True)
+
+
+def _but_logs(_folder: str, names: list[str]) -> list[str]:
+    return [name for name in names if not name.endswith(".log")]
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--runs", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--first", type=int, default=0, help="the number of the first run")
+    parser.add_argument("--transport", default="auto", help="see kv.transport")
+    parser.add_argument("--logs", type=Path, help="a folder for the members' logs")
+    parser.add_argument("--results", type=Path, help="a file for the table, as JSON")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
