@@ -6,7 +6,6 @@ A held cable keeps its bytes, as TCP does, and goes on with them. A cut cable re
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -172,14 +171,21 @@ class Cables:
 
     def _who(self, port: int) -> str:
         """The member that has a connection from this port; "" for none."""
-        inode = _inode(port)
+        socket = f"socket:[{_inode(port)}]"
         for name, pid in self._pids().items():
-            with suppress(OSError):
-                for entry in os.scandir(f"/proc/{pid}/fd"):
-                    with suppress(OSError):
-                        if str(Path(entry).readlink()) == f"socket:[{inode}]":
-                            return name
+            if socket in _files(pid):
+                return name
         return ""
+
+
+def _files(pid: int) -> set[str]:
+    """What a process has open; nothing of a process that is gone."""
+    found = set()
+    with suppress(OSError):
+        for entry in [*Path(f"/proc/{pid}/fd").iterdir()]:
+            with suppress(OSError):
+                found.add(str(entry.readlink()))
+    return found
 
 
 def _inode(port: int) -> str:

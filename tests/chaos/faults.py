@@ -10,7 +10,7 @@ import asyncio
 import os
 import random
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -32,7 +32,7 @@ WIRES: dict[Victim, str] = {
 }
 _SEEN_S = 10.0
 # Short, longer than the limits of silence, and longer than a lease.
-_LENGTHS_S = (0.3, 1.0, 2.5, 4.0)
+LENGTHS_S = (0.3, 1.0, 2.5, 4.0)
 _PULSES, _PULSE_S, _REST_S = 12, 0.08, 0.04
 _DELAYS_S = (0.01, 0.05, 0.2)
 
@@ -78,16 +78,19 @@ def _state(pid: int) -> str:
 
 
 class Injector:
-    """Strikes a cluster. `strike` returns whether the fault was delivered, once it is over."""
+    """Strikes a cluster, with faults that last for about one of `lengths_s`."""
 
-    def __init__(self, found: Members, rng: random.Random) -> None:
+    def __init__(
+        self, found: Members, rng: random.Random, lengths_s: Sequence[float] = LENGTHS_S
+    ) -> None:
         self._found = found
         self._rng = rng
+        self._lengths_s = lengths_s
 
     async def strike(self, fault: Fault, member: Member | None) -> bool:
-        """Inject a fault, let it last, and heal; a process that ended is started again.
+        """Inject a fault, let it last, and heal; returns whether it was delivered.
 
-        `member` is the victim, where it is a replica or a router.
+        A process that ended is started again. `member` is the victim, if it is a replica or router.
         """
         if fault.victim in PROCESSES:
             if fault.kind == "partition":
@@ -123,9 +126,9 @@ class Injector:
             redis.revive()
             return True
         await asyncio.wait_for(member.gone.wait(), _SEEN_S)
-        gone = is_gone(pid)
+        await eventually(lambda: is_gone(pid), _SEEN_S)
         await self._found.replace(member)
-        return gone
+        return True
 
     async def _freeze(self, pid: int, length_s: float, rest_s: float = 0.0) -> bool:
         _signal(pid, signal.SIGSTOP)
@@ -143,7 +146,7 @@ class Injector:
         return weather.met > 0
 
     def _length_s(self) -> float:
-        return self._rng.choice(_LENGTHS_S) * self._rng.uniform(0.7, 1.3)
+        return self._rng.choice(self._lengths_s) * self._rng.uniform(0.7, 1.3)
 
 
 def _signal(pid: int, number: signal.Signals) -> None:

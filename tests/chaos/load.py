@@ -15,8 +15,12 @@ from cluster.api import Started, Summary, Tokens
 from cluster.client import Client
 from engine.errors import Cancelled, Overloaded, TandemError, Unavailable
 from engine.sampling.counter_rng import uniform
+from engine.sampling.penalties import edit_logits
 from engine.types.sampling_params import SamplingParams
+from engine.types.sequence import Sequence
 from tests.exactness import TIE, is_sampled_tie
+
+OnTokens = Callable[[str, int, int], None]
 
 ENDS_S = 90.0
 _LOGPROB_ERROR = 2e-3
@@ -27,18 +31,19 @@ _PENALTIES = {"repetition_penalty": 1.2, "frequency_penalty": 0.3, "presence_pen
 
 @dataclass(frozen=True)
 class Request:
-    """A request: its kind, its prompt as token ids, and its options."""
+    """A request: its name, its kind, its prompt as token ids, and its options."""
 
+    name: str
     kind: str
     prompt: tuple[int, ...]
     options: dict[str, Any]
 
 
-def requests(seed: int) -> list[Request]:
-    """A few requests of each kind, with prompts of 1 to 900 tokens."""
+def requests(seed: int, each: int) -> list[Request]:
+    """So many requests of each kind, with prompts of up to 900 tokens."""
     rng = random.Random(f"requests {seed}")
     found = []
-    for number in range(4):
+    for number in range(each):
         length = round(900 ** rng.uniform(0.3, 1.0))
         prompt = tuple(rng.randrange(256) for _ in range(length))
         some = {"max_tokens": rng.choice([100, 300, 600]), "seed": rng.randrange(1 << 30)}
@@ -46,7 +51,7 @@ def requests(seed: int) -> list[Request]:
         kinds = {
             "greedy": greedy,
             "seeded": seeded,
-            "penalties": seeded | _PENALTIES | {"top_p": 0.9},
+            "penalties": seeded | _PENALTIES,
             "logprobs": seeded | {"logprobs": 2},
             "n": seeded | {"n": 3},
             "stop": greedy | {"stop": ["\x00never"]},
@@ -56,7 +61,7 @@ def requests(seed: int) -> list[Request]:
         }
         for kind, options in kinds.items():
             unlike = (*prompt[: length - 1], (prompt[-1] + len(found)) % 256)
-            found.append(Request(kind, unlike, options | {"request_id": f"{kind}-{number}"}))
+            found.append(Request(f"{kind}-{number}", kind, unlike, options))
     return found
 
 
@@ -76,10 +81,14 @@ class Answer:
 
 @dataclass(eq=False)
 class Stream:
-    """One request on its way. `on_tokens` hears of its name, how many tokens came and how many will.
+    """One request on its way, and its fate:
 
-    `fate` is one of: exact, tie, broken (an end that names itself retryable, where a router was
-    taken away from a request that cannot be resumed), cancelled, lost, repeated, wrong, endless.
+    exact       it equals its undisturbed answer
+    tie         it differs from it by rounding alone
+    cancelled   its client ended it
+    refused     a retryable error came before its start
+    broken      a retryable error ended it, its router was taken away, and it cannot be resumed
+    lost, repeated, wrong, endless: what must not be
     """
 
     name: str
@@ -92,10 +101,11 @@ class Stream:
     longest_s: float = 0.0
     why: str = ""
 
-    async def run(
-        self, client: Client, tenant: str, on_tokens: Callable[[str, int, int], None]
-    ) -> None:
-        """Send it and read it to its end, which must come within ENDS_S."""
+    async def run(self, client: Client, tenant: str, on_tokens: OnTokens) -> None:
+        """Send it and read it to its end, which must come within ENDS_S.
+
+        `on_tokens` hears of its name, how many tokens came and how many are wanted.
+        """
         options = self.request.options | {"request_id": self.name, "tenant": tenant}
         try:
             async with asyncio.timeout(ENDS_S):
@@ -112,9 +122,7 @@ class Stream:
         self.answer.scores = list(found.scores.logprobs)
         self.answer.ended = True
 
-    async def _read(
-        self, client: Client, options: dict[str, Any], on_tokens: Callable[[str, int, int], None]
-    ) -> None:
+    async def _read(self, client: Client, options: dict[str, Any], on_tokens: OnTokens) -> None:
         answer, last_s, want = self.answer, time.monotonic(), options["max_tokens"]
         async for event in client.generate(self.request.prompt, **options):
             now_s = time.monotonic()
@@ -164,7 +172,7 @@ class Stream:
         why = f"{type(error).__name__}: {error}"
         if self.request.kind == "cancel" and isinstance(error, Cancelled):
             return "cancelled", ""
-        if isinstance(error, Overloaded) and not self.answer.started:
+        if isinstance(error, Overloaded | Unavailable) and not self.answer.started:
             return "refused", why
         if router_lost and not self.resumable and isinstance(error, Unavailable):
             return "broken", why
@@ -191,21 +199,19 @@ class Stream:
     def _tie(
         self, model: torch.nn.Module, so_far: list[int], choice: int, tokens: tuple[int, int]
     ) -> bool:
-        """Whether rounding alone explains two different tokens at one place.
-
-        Of requests with penalties nothing is excused.
-        """
-        options = self.request.options
-        if self.request.kind == "penalties":
-            return False
+        """Whether rounding alone explains two different tokens at one place."""
+        options, tokens_before = self.request.options, [*self.request.prompt, *so_far]
         exact = model.double()
         with torch.inference_mode():
-            ids = torch.tensor([[*self.request.prompt, *so_far]])
-            logits = exact(input_ids=ids, use_cache=False).logits[0, -1]
+            ids = torch.tensor([tokens_before])
+            logits = exact(input_ids=ids, use_cache=False).logits[0, -1].clone()
         if options["temperature"] == 0.0:
             best = torch.topk(logits, 2)
             near = (best.values[0] - best.values[1]).item() < TIE
             return near and set(tokens) == set(best.indices.tolist())
-        sampling = SamplingParams(temperature=options["temperature"], seed=options["seed"])
-        number = uniform(options["seed"], choice, len(self.request.prompt) + len(so_far))
+        penalties = {name: options[name] for name in _PENALTIES if name in options}
+        sampling = SamplingParams(temperature=options["temperature"], **penalties)
+        sequence = Sequence("tie", tokens_before, len(self.request.prompt), sampling)
+        edit_logits(logits.unsqueeze(0), [sequence])
+        number = uniform(options["seed"], choice, len(tokens_before))
         return is_sampled_tie(logits, sampling, number, set(tokens))

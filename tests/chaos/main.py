@@ -1,5 +1,8 @@
 """Breaks a cluster of real processes again and again, and counts what its clients notice.
 
+`open` streams had begun and not ended when the fault came. The longest pause of a stream includes
+the time until its first token.
+
     python -m tests.chaos.main [--runs 1000] [--seed 1] [--first 0] [--results FILE]
 
 Run `--runs 1 --first N` with the same seed repeats run N.
@@ -14,17 +17,19 @@ import shutil
 import sys
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 from bench.core.host_info import as_line, describe_machine, now
 from bench.core.markdown_tables import table
 from bench.core.statistics import percentile
+from cluster.client import Client
 from tests.chaos.members import members
-from tests.chaos.run import Outcome, runs
+from tests.chaos.run import Chaos, Outcome
 
 _FATES = ("exact", "tie", "broken", "refused", "cancelled", "lost", "repeated", "wrong", "endless")
 _PAUSES = ("p50 s", "p99 s")
-_HEADER = ("fault", "runs", "delivered", "streams", *_FATES, "leaks", *_PAUSES)
+_HEADER = ("fault", "runs", "delivered", "streams", "open", *_FATES, "leaks", *_PAUSES)
 
 
 def rows(outcomes: list[Outcome]) -> list[list[str]]:
@@ -45,6 +50,7 @@ def _row(name: str, outcomes: list[Outcome]) -> list[str]:
         len(outcomes),
         sum(outcome.delivered for outcome in outcomes),
         len(streams),
+        sum(outcome.open for outcome in outcomes),
         *(fates[fate] for fate in _FATES),
         sum(bool(outcome.leaked) for outcome in outcomes),
     ]
@@ -56,7 +62,9 @@ def main() -> int:
     """Break, and print the table; 1 where something was lost, wrong or left."""
     options = _parse()
     began = time.monotonic()
-    outcomes = asyncio.run(_run(options))
+    outcomes = list[Outcome]()
+    with suppress(KeyboardInterrupt):  # the runs so far are shown
+        asyncio.run(_run(options, outcomes))
     machine = describe_machine()
     print(f"{now()}; {as_line(machine)}; {time.monotonic() - began:.0f} s\n")
     print(table(_HEADER, rows(outcomes)))
@@ -71,19 +79,26 @@ def main() -> int:
     return bool(bad)
 
 
-async def _run(options: argparse.Namespace) -> list[Outcome]:
+async def _run(options: argparse.Namespace, outcomes: list[Outcome]) -> None:
     def note(outcome: Outcome) -> None:
+        outcomes.append(outcome)
         fates = Counter(stream.fate for stream in outcome.streams)
         said = ", ".join(f"{count} {fate}" for fate, count in fates.items())
         undelivered = "" if outcome.delivered else ", not delivered"
         longest = max((stream.longest_s for stream in outcome.streams), default=0.0)
         at = f" at {outcome.moment}" if outcome.reached else ""
         print(f"{outcome.number}: {outcome.fault}{at}{undelivered}: {said}; {longest:.1f} s")
-        print(*(f"    {one}" for one in outcome.bad), sep="\n", end="", flush=True)
+        for bad in outcome.bad:
+            print(f"    {bad}")
+        sys.stdout.flush()
 
     async with members(options.transport) as found:
         try:
-            return await runs(found, options.runs, options.seed, options.first, note)
+            async with Client(found.doors) as client:
+                chaos = Chaos(found, client, options.seed)
+                await chaos.prepare()
+                for number in range(options.first, options.first + options.runs):
+                    note(await chaos.run(number))
         finally:
             if options.logs:
                 shutil.copytree(found.folder, options.logs, ignore=_but_logs, dirs_exist_ok=True)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from cluster.client import Client
-from tests.chaos.faults import FAULTS, PROCESSES, Fault, Injector
-from tests.chaos.load import Answer, Request, Stream, requests
+from tests.chaos.faults import FAULTS, LENGTHS_S, PROCESSES, Fault, Injector
+from tests.chaos.load import Answer, Stream, requests
 from tests.chaos.members import Member, Members, all_idle
 
 # States of a request at which a fault comes; without one it comes at any time.
@@ -23,23 +23,28 @@ MOMENTS = (
     "recomputing",
     "finishing",
 )
-_MOMENT_S = 8.0
+_MOMENT_S = 4.0
 _IDLE_S = 30.0
 _DECODING, _LAST = 8, 3
 _STREAMS = (5, 9)
+_CALM_TRIES, _AT_ONCE = 5, 6
 # Tasks of one kind beyond those of the calm cluster, for calls and connections that open anew.
 _TASKS_BESIDE = 24
 
 
 @dataclass
 class Outcome:
-    """What came of a run. `moment` is empty where the fault came at any time."""
+    """What came of a run. `moment` is empty where the fault came at any time.
+
+    `open` streams had begun and not ended then.
+    """
 
     number: int
     fault: Fault
     moment: str
     reached: bool = False
     delivered: bool = False
+    open: int = 0
     streams: list[Stream] = field(default_factory=list)
     leaked: str = ""
 
@@ -96,13 +101,24 @@ class Moments:
 
 
 class Chaos:
-    """Runs on one cluster, which lives on from run to run."""
+    """Runs on one cluster, which lives on from run to run.
 
-    def __init__(self, found: Members, client: Client, seed: int) -> None:
+    Faults last for about one of `lengths_s`. Of each kind of request there are `each`.
+    """
+
+    def __init__(
+        self,
+        found: Members,
+        client: Client,
+        seed: int,
+        lengths_s: Sequence[float] = LENGTHS_S,
+        each: int = 4,
+    ) -> None:
         self._found = found
         self._client = client
         self._seed = seed
-        self._requests = requests(seed)
+        self._lengths_s = lengths_s
+        self._requests = requests(seed, each)
         self._answers = dict[str, Answer]()
         self._tasks = dict[str, Counter[str]]()
         self.moments = Moments()
@@ -110,20 +126,22 @@ class Chaos:
 
     async def prepare(self) -> None:
         """Compute the undisturbed answers, and count the tasks of the calm cluster."""
-        for begin in range(0, len(self._requests), 6):
-            streams = [
-                Stream(f"calm-{one.options['request_id']}", one, resumable=False)
-                for one in self._requests[begin : begin + 6]
-            ]
-            await asyncio.gather(*(one.run(self._client, "calm", _silent) for one in streams))
-            for one in streams:
-                if one.error is not None:
-                    raise one.error
-                self._answers[one.request.options["request_id"]] = one.answer
+        for _ in range(_CALM_TRIES):
+            missing = [one for one in self._requests if one.name not in self._answers]
+            for begin in range(0, len(missing), _AT_ONCE):
+                await self._calm(missing[begin : begin + _AT_ONCE])
+        if missing := [one.name for one in self._requests if one.name not in self._answers]:
+            raise RuntimeError(f"the calm cluster did not answer {missing}")
         await all_idle(self._found, _IDLE_S)
         for member in self._found.living:
             tasks = Counter((await member.load())["tasks"])
             self._tasks[member.role] = self._tasks.get(member.role, Counter()) | tasks
+
+    async def _calm(self, some: Sequence[Request]) -> None:
+        """Keep the answers of these requests; a busy machine may fail some."""
+        streams = [Stream(f"calm-{one.name}", one, resumable=False) for one in some]
+        await asyncio.gather(*(one.run(self._client, "calm", _silent) for one in streams))
+        self._answers |= {one.request.name: one.answer for one in streams if one.error is None}
 
     async def run(self, number: int) -> Outcome:
         """One fault among requests, drawn by the number of the run."""
@@ -131,7 +149,7 @@ class Chaos:
         fault = FAULTS[number % len(FAULTS)]
         moment = rng.choice(MOMENTS) if rng.random() < 0.5 else ""
         outcome = Outcome(number, fault, moment)
-        prefix, injector = f"run{number}-", Injector(self._found, rng)
+        prefix, injector = f"run{number}-", Injector(self._found, rng, self._lengths_s)
         outcome.streams = self._drawn(rng, prefix)
         self.moments.places.clear()
         self.moments.expect(moment, prefix)
@@ -145,12 +163,13 @@ class Chaos:
         if moment:
             outcome.reached = await self.moments.come()
         else:
-            await asyncio.sleep(rng.uniform(0.05, 1.0))
+            await asyncio.sleep(rng.uniform(0.05, 0.6))
         victim = self._victim(fault.victim, self.moments.request, rng)
+        outcome.open = sum(one.answer.started and not one.answer.ended for one in outcome.streams)
         outcome.delivered = await injector.strike(fault, victim)
         await asyncio.gather(*tasks)
         for one in outcome.streams:
-            want = self._answers[one.request.options["request_id"]]
+            want = self._answers[one.request.name]
             one.judge(want, self._found.model, router_lost=fault.breaks_streams)
         outcome.leaked = await self._leaked()
         return outcome
@@ -159,7 +178,7 @@ class Chaos:
         drawn = rng.sample(self._requests, rng.randint(*_STREAMS))
         return [
             Stream(
-                f"{prefix}{one.options['request_id']}",
+                f"{prefix}{one.name}",
                 one,
                 resumable=one.kind != "score" and rng.random() < 0.6,
                 cancel_after=rng.randint(1, 300) if one.kind == "cancel" else 0,
@@ -194,20 +213,3 @@ class Chaos:
 
 def _silent(_name: str, _have: int, _want: int) -> None:
     """Nobody waits for a state."""
-
-
-async def runs(
-    found: Members, count: int, seed: int, first: int, note: Callable[[Outcome], None]
-) -> list[Outcome]:
-    """So many runs from number `first` on; `note` hears of each."""
-    async with Client(found.doors) as client:
-        chaos = Chaos(found, client, seed)
-        await chaos.prepare()
-        outcomes = []
-        for number in range(first, first + count):
-            outcomes.append(await chaos.run(number))
-            note(outcomes[-1])
-    return outcomes
-
-
-__all__ = ["Chaos", "Outcome", "Request", "runs"]
