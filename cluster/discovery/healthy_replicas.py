@@ -30,7 +30,8 @@ class Members(Protocol):
 class HealthyReplicas:
     """Members by role, without suspects.
 
-    A suspect is trusted again after `SUSPECT_S`, or with a new generation.
+    A suspect is trusted again after `SUSPECT_S`, or with a new generation. A pool that has nothing
+    but suspects trusts the ones that report again: their connections broke, and they live.
 
     With an `identity`, only replicas of that model get work: during a rollout the directory has
     replicas of another model as well. `starts` knows the pools that may sleep.
@@ -60,7 +61,9 @@ class HealthyReplicas:
         able = [one for one in self._members.members() if self.ours(one) and self.trusted(one)]
         if any(one.leaving for one in able) and whole(able, served(able)):
             able = [one for one in able if not one.leaving]
-        return [self.latest(one) for one in able if one.serves(pool)]
+        found = [one for one in able if one.serves(pool)]
+        found = found or [one for one in self._back() if one.serves(pool)]
+        return [self.latest(one) for one in found]
 
     def ours(self, record: ReplicaRecord) -> bool:
         """Whether a replica serves the weights that this router serves."""
@@ -108,9 +111,15 @@ class HealthyReplicas:
         if self.latest(record).load.stalled:
             return False
         until = self._suspects.get((record.id, record.generation))
-        if until is None:
-            return True
-        if self._clock() >= until:
-            del self._suspects[(record.id, record.generation)]
-            return True
-        return False
+        return until is None or self._clock() >= until
+
+    def _back(self) -> list[ReplicaRecord]:
+        """The suspects that have reported since their calls broke, and would else be trusted."""
+        return [one for one in self._members.members() if self.ours(one) and self._is_back(one)]
+
+    def _is_back(self, record: ReplicaRecord) -> bool:
+        until = self._suspects.get((record.id, record.generation))
+        if until is None or self._reports is None or self._reports.silent(record.id):
+            return False
+        stalled = self.latest(record).load.stalled
+        return not stalled and self._reports.reported_since(record.id, until - SUSPECT_S)
