@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from cluster.client import Client
 from tests.chaos.faults import FAULTS, LENGTHS_S, PROCESSES, Fault, Injector
-from tests.chaos.load import Answer, Stream, requests
+from tests.chaos.load import Answer, Request, Stream, requests
 from tests.chaos.members import Member, Members, all_idle
 
 # States of a request at which a fault comes; without one it comes at any time.
@@ -118,7 +118,7 @@ class Chaos:
         self._client = client
         self._seed = seed
         self._lengths_s = lengths_s
-        self._requests = requests(seed, each)
+        self.requests = requests(seed, each)
         self._answers = dict[str, Answer]()
         self._tasks = dict[str, Counter[str]]()
         self.moments = Moments()
@@ -127,10 +127,10 @@ class Chaos:
     async def prepare(self) -> None:
         """Compute the undisturbed answers, and count the tasks of the calm cluster."""
         for _ in range(_CALM_TRIES):
-            missing = [one for one in self._requests if one.name not in self._answers]
+            missing = [one for one in self.requests if one.name not in self._answers]
             for begin in range(0, len(missing), _AT_ONCE):
                 await self._calm(missing[begin : begin + _AT_ONCE])
-        if missing := [one.name for one in self._requests if one.name not in self._answers]:
+        if missing := [one.name for one in self.requests if one.name not in self._answers]:
             raise RuntimeError(f"the calm cluster did not answer {missing}")
         await all_idle(self._found, _IDLE_S)
         for member in self._found.living:
@@ -175,7 +175,7 @@ class Chaos:
         return outcome
 
     def _drawn(self, rng: random.Random, prefix: str) -> list[Stream]:
-        drawn = rng.sample(self._requests, rng.randint(*_STREAMS))
+        drawn = rng.sample(self.requests, rng.randint(*_STREAMS))
         return [
             Stream(
                 f"{prefix}{one.name}",
