@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import re
+import struct
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from socket import SO_LINGER, SOL_SOCKET
 from typing import Literal, get_args
 
 from protos.wire.handshake import PREFACE, Purpose
 
 HOST = "127.0.0.1"
 _CHUNK = 1 << 16
+_NO_LINGER = struct.pack("ii", 1, 0)
 _PURPOSES: dict[int, Purpose] = dict(enumerate(get_args(Purpose), start=1))
 
 Kind = Literal["client", "redis", "calls", "reports", "control", "link"]
@@ -37,6 +40,9 @@ class Wire:
     def abort(self) -> None:
         """Reset both ends."""
         for writer in self.writers:
+            socket = writer.get_extra_info("socket")
+            with suppress(OSError):  # it may have ended
+                socket.setsockopt(SOL_SOCKET, SO_LINGER, _NO_LINGER)
             writer.transport.abort()
 
 
@@ -82,8 +88,8 @@ class Cables:
             self._tasks.add(task)
             try:
                 await self._serve(target, dial, kind, dialler, (reader, writer))
-            except (OSError, asyncio.IncompleteReadError):
-                pass
+            except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
+                pass  # an end is broken, or all cables are cut
             finally:
                 writer.transport.abort()
                 self._tasks.discard(task)

@@ -3,7 +3,7 @@
 `open` streams had begun and not ended when the fault came. The longest pause of a stream includes
 the time until its first token.
 
-    python -m tests.chaos.main [--runs 1000] [--seed 1] [--first 0] [--results FILE]
+    python -m tests.chaos.main [--runs 1000] [--seed 1] [--first 0] [--results FOLDER]
 
 Run `--runs 1 --first N` with the same seed repeats run N.
 """
@@ -12,16 +12,17 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import shutil
 import sys
 import time
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from bench.core.host_info import as_line, describe_machine, now
 from bench.core.markdown_tables import table
+from bench.core.results import Series, keep, value_of
 from bench.core.statistics import percentile
 from cluster.client import Client
 from tests.chaos.members import members
@@ -58,6 +59,24 @@ def _row(name: str, outcomes: list[Outcome]) -> list[str]:
     return [name, *map(str, counts), *points]
 
 
+def _series(
+    row: list[str], machine: Mapping[str, str], conditions: dict[str, str | int | float]
+) -> Series:
+    """A row of the table as figures."""
+    streams = int(row[_HEADER.index("streams")])
+    figures = {
+        name: value_of(float(number), "s" if name in _PAUSES else "", streams, "streams")
+        for name, number in zip(_HEADER[1:], row[1:], strict=True)
+    }
+    return Series(
+        name=row[0],
+        commit=machine["commit"],
+        date=machine["date"],
+        conditions=conditions,
+        figures=figures,
+    )
+
+
 def main() -> int:
     """Break, and print the table; 1 where something was lost, wrong or left."""
     options = _parse()
@@ -73,9 +92,9 @@ def main() -> int:
     bad = [f"run {one.number}, {one.fault}, {one.moment}: {w}" for one in outcomes for w in one.bad]
     print(*bad, sep="\n")
     if options.results:
-        found = {"machine": machine, "seed": options.seed, "first": options.first, "bad": bad}
-        found |= {"header": _HEADER, "rows": rows(outcomes), "moments": moments}
-        options.results.write_text(json.dumps(found, indent=1) + "\n")
+        conditions = {"runs": len(outcomes), "seed": options.seed, "first": options.first}
+        each = [_series(row, machine, conditions) for row in rows(outcomes)]
+        print(keep(options.results, "chaos", machine, each))
     return bool(bad)
 
 
@@ -115,7 +134,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--first", type=int, default=0, help="the number of the first run")
     parser.add_argument("--transport", default="auto", help="see kv.transport")
     parser.add_argument("--logs", type=Path, help="a folder for the members' logs")
-    parser.add_argument("--results", type=Path, help="a file for the table, as JSON")
+    parser.add_argument("--results", type=Path, help="the folder in which the table is kept")
     return parser.parse_args()
 
 
