@@ -27,7 +27,7 @@ SERVICES := $(shell grep -l '^service ' protos/*.proto)
 .PHONY: help install serve test lint types contracts protos protos-check docs-check tests coverage \
 	test-cluster test-gpu bench-gpu test-oldest constraints helm-schema helm-golden helm-dashboard reference sbom image demo-model \
 	bench-engine bench-soak bench-peers bench-burst bench-itl bench-claims bench-router bench-overload bench-refusals bench-journal bench-streams \
-	bench-failover bench-router-death bench-transfer bench-report fuzz soak-transfer clean
+	bench-failover bench-router-death bench-transfer bench-report fuzz soak-transfer chaos clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -168,6 +168,9 @@ fuzz: $(VENV)/.installed-dev  ## 100,000 fuzzed requests to every port; ARGS="--
 
 soak-transfer: $(VENV)/.installed-dev  ## 10,000 random faults while KV moves, then a check for leaks
 	$(BIN)/python -m tests.chaos.soak $(ARGS)
+
+chaos: $(VENV)/.installed-dev  ## kill, freeze, slow and cut off parts of a cluster 1,000 times; ARGS="--runs 100"
+	$(BIN)/python -m tests.chaos.main $(ARGS)
 
 clean:  ## remove the environments
 	rm -rf $(VENV) .venv-protos .venv-oldest .venv-peers .venv-sbom .bench

@@ -30,7 +30,8 @@ class Members(Protocol):
 class HealthyReplicas:
     """Members by role, without suspects.
 
-    A suspect is trusted again after `SUSPECT_S`, or with a new generation.
+    A suspect is trusted again after `SUSPECT_S`, or with a new generation. A pool that has nothing
+    but suspects trusts the ones that report again: their connections broke, and they live.
 
     With an `identity`, only replicas of that model get work: during a rollout the directory has
     replicas of another model as well. `starts` knows the pools that may sleep.
@@ -64,7 +65,8 @@ class HealthyReplicas:
         ]
         if any(one.leaving for one in able) and whole(able, served(able)):
             able = [one for one in able if not one.leaving]
-        return [one for one in able if one.serves(pool)]
+        found = [one for one in able if one.serves(pool)]
+        return found or [one for one in self._back() if one.serves(pool)]
 
     def ours(self, record: ReplicaRecord) -> bool:
         """Whether a replica serves the weights that this router serves."""
@@ -122,3 +124,15 @@ class HealthyReplicas:
             del self._suspects[(newest.id, newest.generation)]
             return True
         return False
+
+    def _back(self) -> list[ReplicaRecord]:
+        """The suspects that have reported since their calls broke, and would else be trusted."""
+        members = (self.latest(one) for one in self._members.members() if self.ours(one))
+        return [one for one in members if self._is_back(one)]
+
+    def _is_back(self, newest: ReplicaRecord) -> bool:
+        until = self._suspects.get((newest.id, newest.generation))
+        if until is None or self._reports is None or self._reports.silent(newest.id):
+            return False
+        reported = self._reports.reported_since(newest.id, until - SUSPECT_S)
+        return reported and not newest.load.stalled

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
@@ -29,12 +30,16 @@ _MOST_BYTES = 4096
 
 @dataclass(slots=True)
 class _Followed:
-    """A replica and its last report; `merged` is the record `base` with that report."""
+    """A replica and its last report, which came at `reported_s` (monotonic).
+
+    `merged` is the record `base` with that report.
+    """
 
     record: ReplicaRecord
     task: asyncio.Task[None]
     report: report_pb2.Report | None = None
     ticks: int = 0
+    reported_s: float = 0.0
     base: ReplicaRecord | None = None
     merged: ReplicaRecord | None = None
 
@@ -101,6 +106,12 @@ class LoadReports:
             followed is not None and followed.report is not None and followed.ticks >= _SILENT_TICKS
         )
 
+    def reported_since(self, replica: str, since_s: float) -> bool:
+        """Whether a replica has reported, a tick or more after that time (monotonic)."""
+        followed = self._followed.get(replica)
+        # A dead replica's last report may wait in this process.
+        return followed is not None and followed.reported_s >= since_s + TICK_S
+
     async def close(self) -> None:
         """Follow no replica any more."""
         tasks = [followed.task for followed in self._followed.values()]
@@ -131,6 +142,7 @@ class LoadReports:
         if followed.ticks >= _SILENT_TICKS:
             log.warning("replica reports again", extra={"replica": record.id})
         followed.report, followed.ticks, followed.merged = report, 0, None
+        followed.reported_s = time.monotonic()
         self._heard(record.id, _merged(record.load, report))
 
     async def _tick(self) -> None:

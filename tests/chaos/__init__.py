@@ -1,1 +1,1 @@
-"""Kill, freeze, cut and corrupt, at every step of a hand-over."""
+"""Kill, freeze, slow, cut and corrupt: at steps of a hand-over, and in a whole cluster."""

@@ -1,0 +1,217 @@
+"""Mixed requests, their undisturbed answers, and what became of each beside its answer."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from cluster.api import Started, Summary, Tokens
+from cluster.client import Client
+from engine.errors import Cancelled, Overloaded, TandemError, Unavailable
+from engine.sampling.counter_rng import uniform
+from engine.sampling.penalties import edit_logits
+from engine.types.sampling_params import SamplingParams
+from engine.types.sequence import Sequence
+from tests.exactness import TIE, is_sampled_tie
+
+OnTokens = Callable[[str, int, int], None]
+
+ENDS_S = 90.0
+_LOGPROB_ERROR = 2e-3
+_GREEDY: dict[str, Any] = {"temperature": 0.0, "ignore_eos": True}
+_SEEDED: dict[str, Any] = {"temperature": 1.0, "ignore_eos": True}
+_PENALTIES = {"repetition_penalty": 1.2, "frequency_penalty": 0.3, "presence_penalty": 0.1}
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request: its name, its kind, its prompt as token ids, and its options."""
+
+    name: str
+    kind: str
+    prompt: tuple[int, ...]
+    options: dict[str, Any]
+
+
+def requests(seed: int, each: int) -> list[Request]:
+    """So many requests of each kind, with prompts of up to 900 tokens."""
+    rng = random.Random(f"requests {seed}")
+    found = []
+    for number in range(each):
+        length = round(900 ** rng.uniform(0.3, 1.0))
+        prompt = tuple(rng.randrange(256) for _ in range(length))
+        some = {"max_tokens": rng.choice([100, 300, 600]), "seed": rng.randrange(1 << 30)}
+        greedy, seeded = _GREEDY | some, _SEEDED | some
+        kinds = {
+            "greedy": greedy,
+            "seeded": seeded,
+            "penalties": seeded | _PENALTIES,
+            "logprobs": seeded | {"logprobs": 2},
+            "n": seeded | {"n": 3},
+            "stop": greedy | {"stop": ["\x00never"]},
+            "batch": greedy | {"endpoint": "batch"},
+            "cancel": greedy | {"max_tokens": 1000},
+            "score": {},
+        }
+        for kind, options in kinds.items():
+            unlike = (*prompt[: length - 1], (prompt[-1] + len(found)) % 256)
+            found.append(Request(f"{kind}-{number}", kind, unlike, options))
+    return found
+
+
+@dataclass
+class Answer:
+    """What came: token ids by choice, text, log-probabilities, reasons, or scores."""
+
+    ids: dict[int, list[int]] = field(default_factory=dict)
+    text: dict[int, str] = field(default_factory=dict)
+    logprobs: list[float] = field(default_factory=list)
+    finish: dict[int, str | None] = field(default_factory=dict)
+    scores: list[float] = field(default_factory=list)
+    repeated: int = 0
+    started: bool = False
+    ended: bool = False
+
+
+@dataclass(eq=False)
+class Stream:
+    """One request on its way, and its fate:
+
+    exact       it equals its undisturbed answer
+    tie         it differs from it by rounding alone
+    cancelled   its client ended it
+    refused     a retryable error came before its start
+    broken      a retryable error ended it, its router was taken away, and it cannot be resumed
+    lost, repeated, wrong, endless: what must not be
+    """
+
+    name: str
+    request: Request
+    resumable: bool
+    cancel_after: int = 0
+    answer: Answer = field(default_factory=Answer)
+    error: BaseException | None = None
+    fate: str = ""
+    longest_s: float = 0.0
+    why: str = ""
+
+    async def run(self, client: Client, tenant: str, on_tokens: OnTokens) -> None:
+        """Send it and read it to its end, which must come within ENDS_S.
+
+        `on_tokens` hears of its name, how many tokens came and how many are wanted.
+        """
+        options = self.request.options | {"request_id": self.name, "tenant": tenant}
+        try:
+            async with asyncio.timeout(ENDS_S):
+                if self.request.kind == "score":
+                    await self._score(client, tenant)
+                else:
+                    await self._read(client, options | {"resumable": self.resumable}, on_tokens)
+        except (TandemError, TimeoutError) as error:
+            self.error = error
+
+    async def _score(self, client: Client, tenant: str) -> None:
+        texts = [list(self.request.prompt)]
+        [found] = await client.score(texts, request_id=self.name, tenant=tenant)
+        self.answer.scores = list(found.scores.logprobs)
+        self.answer.ended = True
+
+    async def _read(self, client: Client, options: dict[str, Any], on_tokens: OnTokens) -> None:
+        answer, last_s, want = self.answer, time.monotonic(), options["max_tokens"]
+        async for event in client.generate(self.request.prompt, **options):
+            now_s = time.monotonic()
+            self.longest_s, last_s = max(self.longest_s, now_s - last_s), now_s
+            if isinstance(event, Started):
+                answer.started = True
+            elif isinstance(event, Tokens):
+                ids = answer.ids.setdefault(event.choice, [])
+                if event.index != len(ids):
+                    answer.repeated += 1
+                ids += event.ids
+                answer.text[event.choice] = answer.text.get(event.choice, "") + event.text
+                answer.finish[event.choice] = event.finish_reason
+                if event.choice == 0:
+                    answer.logprobs += [one.logprob for one in event.sampled]  # type: ignore[misc]
+                on_tokens(self.name, len(ids), want)
+                if self.cancel_after and len(ids) >= self.cancel_after:
+                    self.cancel_after = 0
+                    await client.cancel(self.name)
+            elif isinstance(event, Summary):
+                answer.ended = True
+
+    def judge(self, want: Answer, model: torch.nn.Module, *, router_lost: bool) -> None:
+        """Set the fate, beside the undisturbed answer. `router_lost`: a router was taken away."""
+        self.fate, self.why = self._judged(want, model, router_lost)
+
+    def _judged(self, want: Answer, model: torch.nn.Module, router_lost: bool) -> tuple[str, str]:
+        got, error = self.answer, self.error
+        if isinstance(error, TimeoutError):
+            return "endless", f"no end within {ENDS_S:g} s"
+        if got.repeated:
+            return "repeated", "tokens came again or were left out"
+        different = self._different(want, model)
+        if different:
+            return different
+        if error is not None:
+            return self._ended_by(error, router_lost)
+        if self.request.kind == "cancel" and got.ids.get(0) != want.ids.get(0):
+            return "cancelled", ""
+        if not got.ended or any(len(got.ids.get(n, ())) < len(ids) for n, ids in want.ids.items()):
+            return "lost", "the stream ended early"
+        if got.finish != want.finish or got.text != want.text:
+            return "wrong", f"{got.finish} {want.finish}, or another text"
+        return "exact", ""
+
+    def _ended_by(self, error: BaseException, router_lost: bool) -> tuple[str, str]:
+        why = f"{type(error).__name__}: {error}"
+        if self.request.kind == "cancel" and isinstance(error, Cancelled):
+            return "cancelled", ""
+        if isinstance(error, Overloaded | Unavailable) and not self.answer.started:
+            return "refused", why
+        if router_lost and not self.resumable and isinstance(error, Unavailable):
+            return "broken", why
+        return "lost", why
+
+    def _different(self, want: Answer, model: torch.nn.Module) -> tuple[str, str] | None:
+        for choice, ids in self.answer.ids.items():
+            expected = want.ids.get(choice, [])
+            pairs = enumerate(zip(expected, ids, strict=False))
+            place = next((at for at, (one, other) in pairs if one != other), None)
+            if place is not None:
+                tokens = (expected[place], ids[place])
+                tie = self._tie(model, expected[:place], choice, tokens)
+                return "tie" if tie else "wrong", f"choice {choice}, token {place}: {tokens}"
+            if len(ids) > len(expected):
+                return "wrong", f"choice {choice} has {len(ids)} tokens, not {len(expected)}"
+        for name in ("logprobs", "scores"):
+            pairs = zip(getattr(self.answer, name), getattr(want, name), strict=False)
+            worst = max((abs(one - other) for one, other in pairs), default=0.0)
+            if worst > _LOGPROB_ERROR:
+                return "wrong", f"{name} differ by {worst:.4f}"
+        return None
+
+    def _tie(
+        self, model: torch.nn.Module, so_far: list[int], choice: int, tokens: tuple[int, int]
+    ) -> bool:
+        """Whether rounding alone explains two different tokens at one place."""
+        options, tokens_before = self.request.options, [*self.request.prompt, *so_far]
+        exact = model.double()
+        with torch.inference_mode():
+            ids = torch.tensor([tokens_before])
+            logits = exact(input_ids=ids, use_cache=False).logits[0, -1].clone()
+        if options["temperature"] == 0.0:
+            best = torch.topk(logits, 2)
+            near = (best.values[0] - best.values[1]).item() < TIE
+            return near and set(tokens) == set(best.indices.tolist())
+        penalties = {name: options[name] for name in _PENALTIES if name in options}
+        sampling = SamplingParams(temperature=options["temperature"], **penalties)
+        sequence = Sequence("tie", tokens_before, len(self.request.prompt), sampling)
+        edit_logits(logits.unsqueeze(0), [sequence])
+        number = uniform(options["seed"], choice, len(tokens_before))
+        return is_sampled_tie(logits, sampling, number, set(tokens))
