@@ -18,7 +18,7 @@ from cluster.api import Event, Started, Summary, Tokens
 from cluster.api.proto_convert import event_from_proto
 from cluster.client.call_tries import CallTries, NotTaken, tandem_errors
 from cluster.client.router_channels import RouterChannel, RouterChannels
-from engine.errors import DeadlineExceeded, Internal, TandemError, Unavailable
+from engine.errors import DeadlineExceeded, Internal, Overloaded, TandemError, Unavailable
 from protos import inference_pb2
 from protos.status import retry_after
 
@@ -152,12 +152,13 @@ class ResumedStream:
         """As `_after_break`, for an error of the router.
 
         The error of a call that began and had nothing new is that of the request itself. An
-        Unavailable may also be that of the journal, so it is believed when it comes repeatedly.
+        Unavailable may also be the journal's, and an Overloaded that of one router, so these are
+        believed when they come repeatedly.
         """
         wait_s = retry_after(error)
         if self._began and not self._news:
             self._fruitless += 1
-            if type(error) is not Unavailable or self._fruitless > _MOST_FRUITLESS:
+            if type(error) not in (Unavailable, Overloaded) or self._fruitless > _MOST_FRUITLESS:
                 raise error
         if wait_s is None or not self._stream_id:
             raise error

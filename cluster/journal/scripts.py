@@ -93,10 +93,11 @@ end
 return {known[1], known[2], known[3] and 1 or 0, known[4] and 1 or 0, alive, request, entries}
 """
 
-# KEYS: stream, events. ARGV: router, prefix of the leases, time to live of a running stream (ms).
+# KEYS: stream, events. ARGV: router, prefix of the leases, time to live of a running stream (ms),
+# prefix of the tenants' indices, stream id.
 # Answers with the outcome, the fence, and whether the stream is to be cancelled.
 TAKE_OVER = """
-local known = redis.call('HMGET', KEYS[1], 'owner', 'ended', 'cancelled')
+local known = redis.call('HMGET', KEYS[1], 'owner', 'ended', 'cancelled', 'tenant')
 if not known[1] then return {'gone', 0, 0} end
 if known[2] then return {'ended', 0, 0} end
 if known[1] ~= ARGV[1] and redis.call('EXISTS', ARGV[2] .. known[1]) == 1 then
@@ -106,6 +107,9 @@ local fence = redis.call('HINCRBY', KEYS[1], 'fence', 1)
 redis.call('HSET', KEYS[1], 'owner', ARGV[1])
 redis.call('PEXPIRE', KEYS[1], ARGV[3])
 redis.call('PEXPIRE', KEYS[2], ARGV[3])
+local clock, index = redis.call('TIME'), ARGV[4] .. known[4]
+redis.call('ZADD', index, clock[1] * 1000 + ARGV[3], ARGV[5])
+redis.call('PEXPIRE', index, ARGV[3])
 return {'taken', fence, known[3] and 1 or 0}
 """
 

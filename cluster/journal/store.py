@@ -209,7 +209,8 @@ class JournalStore:
         From then on Redis refuses the entries of the earlier owner.
         """
         keys = [self.keys.stream(stream_id), self.keys.events(stream_id)]
-        args = (router, self.keys.alive_prefix, _ms(self.life.whole_s))
+        life_ms, index = _ms(self.life.whole_s), self.keys.tenant("")
+        args = (router, self.keys.alive_prefix, life_ms, index, stream_id)
         outcome, fence, cancelled = await self._call(self._take_over(keys=keys, args=args))
         return TakeOver(outcome.decode(), fence, bool(cancelled))
 

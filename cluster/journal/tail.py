@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from cluster.api import Summary, Tokens
 from cluster.journal.cursor import Cursor
 from cluster.journal.entries import JournalEntry
-from cluster.journal.store import JournalStore, StreamState
+from cluster.journal.store import PIECE, JournalStore, StreamState
 from engine.errors import NotFound, TandemError, Unavailable
 
 _POLL_S = 0.02
@@ -18,7 +18,9 @@ _POLL_S = 0.02
 _POLLS_PER_S = 500
 # A stream of this router wakes its tails.
 _WATCHED_POLL_S = 1.0
-_LISTENING_S = 2.0
+# How often a tail tells the owner that somebody listens.
+LISTENING_S = 2.0
+_BEHIND_S = 0.5
 # Bound: a tail goes on for so long without an answer of Redis.
 _PATIENCE_S = 5.0
 
@@ -51,11 +53,15 @@ class JournalTail:
         """Go to the first entry that the client lacks.
 
         Raises InvalidRequest where the client has more than the journal, or a part of an entry,
-        and Unavailable or NotFound as the store does.
+        and Unavailable or NotFound as the store does. The journal of a living owner may be behind:
+        that is Unavailable, too.
         """
         position, begin = 0, None
         while not self._cursor.found:
-            _, entries = await self._store.read(self._stream_id, position)
+            state, entries = await self._store.read(self._stream_id, position)
+            if not entries and state.alive and not state.ended:
+                # While Redis was away its owner sent what it has yet to write.
+                raise Unavailable("the journal is behind the client", retry_after_s=_BEHIND_S)
             if not entries:
                 raise self._cursor.beyond()
             for entry in entries:
@@ -96,10 +102,12 @@ class JournalTail:
                         return
                     if self._cursor.lacks(entry.event):
                         yield entry.event
+                poll_s = max(_POLL_S, self._store.tails / _POLLS_PER_S)
                 if not entries:
                     self._check(state)
-                    poll_s = max(_POLL_S, self._store.tails / _POLLS_PER_S)
                     await _within(woken, poll_s if unwatch is None else _WATCHED_POLL_S)
+                if len(entries) < PIECE:
+                    await asyncio.sleep(max(0.0, answered_s + poll_s - time.monotonic()))
         finally:
             self._store.tails -= 1
             if unwatch is not None:
@@ -107,7 +115,7 @@ class JournalTail:
 
     async def _read(self) -> tuple[StreamState, list[JournalEntry]]:
         now = time.monotonic()
-        listening = now - self._listened_s >= _LISTENING_S
+        listening = now - self._listened_s >= LISTENING_S
         found = await self._store.read(self._stream_id, self._position, listening=listening)
         if listening:
             self._listened_s = now

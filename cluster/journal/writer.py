@@ -25,7 +25,7 @@ from protos.journal_pb2 import JournaledRequest
 log = logging.getLogger(__name__)
 
 _BEAT_S = 0.3
-_RETRY_S = 0.5
+_RETRY_S = 0.2
 # Entries wait so long for others. First tokens do not wait.
 _PACE_S = 0.01
 # Bound: what one call carries.
@@ -226,7 +226,9 @@ class JournalWriter:
         for order in orders:
             if order in self._streams:
                 self._cancel(self._streams[order])
-        for stream_id in self._unused - self._taking - self._streams.keys():
+        for stream_id in list(self._unused):
+            if stream_id in self._taking or stream_id in self._streams:
+                continue
             await self._store.release(stream_id, self._router)
             self._unused.discard(stream_id)
 

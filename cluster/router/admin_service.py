@@ -190,9 +190,11 @@ class AdminServicer:
             )
             log.warning("tenant purged", extra={"operator": operator, "purged": tenant})
             response = router_pb2.PurgeResponse()
-            with suppress(Unavailable):
+            try:
                 if self._forget_streams is not None:
                     response.streams = await self._forget_streams(tenant)
+            except Unavailable as error:
+                response.failed["resumable streams"] = error.message
             for replica, answer in zip(replicas, answers, strict=True):
                 if isinstance(answer, int):
                     response.blocks[replica.id] = answer

@@ -87,7 +87,7 @@ def new_journal(config: TandemConfig, router: str, model_identity: str) -> Journ
     life = StreamLife(config.router.request_timeout_s, config.journal.keep_s)
     secret, tls = config.security.read_secret(), config.tls.redis
     store = JournalStore.connect(config.directory, secret, life, tls)
-    return Journal(config.journal, store, router, model_identity)
+    return Journal(config.journal, store, router, model_identity, config.router.max_requests)
 
 
 def new_autoscaling(

@@ -91,7 +91,8 @@ class Failover:
         computed: Callable[[FirstTokenTiming], None],
     ) -> ChoiceSummary:
         """Stream a choice to its end; raises a TandemError. A failover changes the assignment."""
-        losses = _Losses()
+        # A choice that another router had has lost its replica once already.
+        losses = _Losses(int(assignment.failed_over), time.monotonic())
         while True:
             try:
                 return await self._run_once(state, assignment, emit, computed)

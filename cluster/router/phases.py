@@ -37,6 +37,8 @@ log = logging.getLogger(__name__)
 
 # Bound: larger choices begin one by one, each in a pass of the event loop of its own.
 LARGE_TOKENS = 4096
+# Bound: the least time for the rest of a request that another router began.
+_LEAST_REST_S = 60.0
 
 
 # Says where the events of a choice go.
@@ -110,7 +112,8 @@ class RequestPhases:
         so_far: Sequence[ChoiceSoFar],
     ) -> Summary:
         """Serve the rest of a request that another router began. Raises a TandemError."""
-        left_s = self._timeout_s - (time.monotonic() - account.began_s)
+        # Nobody worked on it for a while, so it has some time in any case.
+        left_s = max(_LEAST_REST_S, self._timeout_s - (time.monotonic() - account.began_s))
         async with self._within(left_s):
             prepared = await self._prepare(request, account.request_id)
             wanted = one_of(placement_request(prepared, account.began_s, account.tenant, request))

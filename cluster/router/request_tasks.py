@@ -39,12 +39,15 @@ class RequestTasks:
                 await asyncio.shield(running.task)
         running.ended()
 
-    def detach(self, running: RunningRequest, outlive: Awaitable[None]) -> None:
+    def detach(self, running: RunningRequest, outlive: Callable[[], Awaitable[None]]) -> None:
         """Let a request go on without a client, until its end or until `outlive` returns."""
 
         async def wait() -> None:
             try:
-                await outlive
+                await outlive()
+            except Exception as error:
+                log.exception("request failed", extra={"request_id": running.account.request_id})
+                running.put(Internal(f"internal error: {type(error).__name__}"))
             finally:
                 await self.release(running)
 
@@ -55,7 +58,11 @@ class RequestTasks:
 
     async def close(self) -> None:
         """End the requests without a client. Another router may go on with them."""
-        await end(list(self._detached))
+        for running in self._running:
+            if running.outlives:
+                await self.release(running)
+        while self._detached:
+            await end(list(self._detached))
 
     async def _drive(
         self, running: RunningRequest, phases: Callable[[], Awaitable[Summary]]

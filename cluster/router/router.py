@@ -178,7 +178,7 @@ class Router:
                     return
         finally:
             if self._resumable is not None and running.outlives:
-                self._tasks.detach(running, self._resumable.outlive(running))
+                self._tasks.detach(running, partial(self._resumable.outlive, running))
             else:
                 await self._tasks.release(running)
 
@@ -191,7 +191,7 @@ class Router:
                 yield event
 
     async def forget_streams(self, tenant: str) -> int:
-        """Cancel and forget a tenant's resumable streams; returns their number."""
+        """Forget a tenant's resumable streams; returns their number."""
         return 0 if self._resumable is None else await self._resumable.forget(tenant)
 
     def show(self) -> None:

@@ -55,13 +55,13 @@ class RestRunner:
         if self._running.find(counts_for, name) is not None:
             name = built.started.stream_id  # its client used the request id again
         account = self._accounting.open(request, name, counts_for)
-        running = self._running.add(account, request.n)
+        running = self._running.add(account, request.n, batch=account.labels["lane"] == "batch")
         emit_of, choices = open_stream(running), so_far(built)
         self._tasks.start(running, partial(self._phases.go_on, request, account, emit_of, choices))
         log.info("request taken over", extra={"request_id": name, **account.labels})
         return running
 
-    def detach(self, running: RunningRequest, outlive: Awaitable[None]) -> None:
+    def detach(self, running: RunningRequest, outlive: Callable[[], Awaitable[None]]) -> None:
         """Let the request go on until `outlive` returns, or until it ends."""
         self._tasks.detach(running, outlive)
 

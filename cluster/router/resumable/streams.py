@@ -16,6 +16,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 
 from cluster.api import Event, GenerateRequest, ResumeRequest, Started, Summary, TokenPrompt
 from cluster.api.event_streams import end
@@ -27,11 +28,12 @@ from cluster.journal.keys import new_stream_id
 from cluster.journal.rebuild import rebuilt
 from cluster.journal.store import JournalStore, StoredStream
 from cluster.journal.stream import JournaledStream
-from cluster.journal.tail import JournalTail, StreamOrphaned
+from cluster.journal.tail import LISTENING_S, JournalTail, StreamOrphaned
 from cluster.journal.writer import JournalWriter
 from cluster.router.event_buffer import EventBuffer
 from cluster.router.phases import EmitOf
 from cluster.router.resumable.progress import emit_to
+from cluster.router.resumable.readers import Readers
 from cluster.router.resumable.takeover import StreamRunner, StreamTakeover, size_of
 from cluster.router.resume_state import PreparedRequest
 from cluster.router.running_requests import RunningRequest
@@ -48,13 +50,15 @@ _LISTENERS_POLL_S = 5.0
 class Journal:
     """What a router needs for resumable streams: the store, and its own name there.
 
-    No two routers share a `name`. `model_identity` names the weights.
+    No two routers share a `name`. `model_identity` names the weights. At most `most_readers`
+    clients read resumed streams at a time.
     """
 
     config: JournalConfig
     store: JournalStore
     name: str
     model_identity: str
+    most_readers: int
 
 
 class ResumableStreams:
@@ -71,6 +75,7 @@ class ResumableStreams:
         self._bounds = JournalBounds(journal.config)
         # The request behind each stream; None while the stream is taken over.
         self._owned: dict[str, RunningRequest | None] = {}
+        self._readers = Readers(journal.most_readers)
         self._writer = JournalWriter(journal.store, journal.name, runner.stop_stream)
         self._writing = asyncio.create_task(self._writer.run(), name=f"journal of {journal.name}")
         self._takeover = StreamTakeover(
@@ -107,6 +112,11 @@ class ResumableStreams:
 
     async def resume(self, request: ResumeRequest, tenant: str | None) -> AsyncIterator[Event]:
         """The rest of a stream of the tenant, or with None of any; as in `Generator.resume`."""
+        with self._readers.one_of(request.tenant):
+            async for event in self._rest(request, tenant):
+                yield event
+
+    async def _rest(self, request: ResumeRequest, tenant: str | None) -> AsyncIterator[Event]:
         stored = await self._store.find(request.stream_id, tenant)
         cursor = Cursor(request.have, stored.record.request.n or 1)
         tail = JournalTail(self._store, stored.stream_id, cursor, self._writer.watch)
@@ -142,12 +152,13 @@ class ResumableStreams:
         """
         stream, task = running.stream, running.task
         assert stream is not None and task is not None
-        since_s, most_s = time.monotonic(), self._config.detached_s
+        heard_s, most_s = time.monotonic(), self._config.detached_s
         while not task.done():
-            alone_s = time.monotonic() - since_s
             with suppress(Unavailable):
-                heard_s = await self._store.listened_ago_s(stream.stream_id)
-                alone_s = alone_s if heard_s is None else min(alone_s, heard_s)
+                ago_s = await self._store.listened_ago_s(stream.stream_id)
+                if ago_s is not None:
+                    heard_s = max(heard_s, time.monotonic() - max(0.0, ago_s - 2 * LISTENING_S))
+            alone_s = time.monotonic() - heard_s
             if alone_s >= most_s:
                 stream.put(Cancelled(f"no client listened for {most_s:g} s"))
                 return
@@ -180,7 +191,7 @@ class ResumableStreams:
                     running = await self._takeover.claim(stored)
                 if running is not None:
                     running.on_end = self._closed
-                    self._runner.detach(running, self.outlive(running))
+                    self._runner.detach(running, partial(self.outlive, running))
         except TandemError as error:
             events.put(error)
         except Exception as error:

@@ -34,7 +34,7 @@ class StreamRunner(Protocol):
         """Run the rest of a request; its events go to the stream."""
         ...
 
-    def detach(self, running: RunningRequest, outlive: Awaitable[None]) -> None:
+    def detach(self, running: RunningRequest, outlive: Callable[[], Awaitable[None]]) -> None:
         """Let the request go on until `outlive` returns, or until it ends."""
         ...
 
