@@ -24,8 +24,10 @@ from engine.rare_log import RareLog
 from protos.journal_pb2 import JournaledRequest
 from protos.wire.secret import ClusterSecret
 
-# Bound: a call takes so long at most. Streams go on without the journal when it takes longer.
+# Bound: a writer's call takes so long at most. Streams go on without the journal when it is late.
 TIMEOUT_S = 0.25
+# Bound: other calls, for which no stream waits that has its router.
+_PATIENT_S = 2.0
 # Bound: how long the lease of a router holds. It renews it three times as often.
 LEASE_S = 1.0
 # Bound: entries of one read, and reads at a time.
@@ -86,7 +88,7 @@ class StreamLife:
 
 
 class JournalStore:
-    """The streams of one namespace. `timeout_s` bounds every call.
+    """The streams of one namespace. `timeout_s` bounds the calls of a writer.
 
     A router that does not renew its lease for `lease_s` is taken for dead.
     """
@@ -131,7 +133,7 @@ class JournalStore:
 
         Raises ConfigError.
         """
-        client = open_client(config, TIMEOUT_S, tls or RedisTlsConfig(), text=False)
+        client = open_client(config, _PATIENT_S, tls or RedisTlsConfig(), text=False)
         return cls(client, secret, life, config.namespace)
 
     async def beat(self, router: str, epoch: str) -> tuple[str, list[str]]:
@@ -144,7 +146,7 @@ class JournalStore:
         pipe.set(self.keys.alive(router), "", px=_ms(self.lease_s))
         pipe.lpop(self.keys.inbox(router), _ORDERS)
         pipe.get(self.keys.epoch)
-        _, _, orders, found = await self._call(pipe.execute())
+        _, _, orders, found = await self._call(pipe.execute(), self.timeout_s)
         return found.decode(), [order.decode(errors="replace") for order in orders or ()]
 
     async def leave(self, router: str) -> None:
@@ -158,7 +160,7 @@ class JournalStore:
         """
         life = _ms(self.life.whole_s), _ms(self.life.keep_s)
         args = (self.keys.prefix, epoch, *life, b"".join(parts))
-        answers: bytes = await self._call(self._append(args=args))
+        answers: bytes = await self._call(self._append(args=args), self.timeout_s)
         return [Appended(letter) for letter in answers.decode()] or None
 
     async def find(self, stream_id: str, tenant: str | None) -> StoredStream:
@@ -266,8 +268,8 @@ class JournalStore:
             return None
         return record
 
-    async def _call(self, command: Awaitable[T]) -> T:
-        return await answered(command, self.timeout_s)
+    async def _call(self, command: Awaitable[T], timeout_s: float = _PATIENT_S) -> T:
+        return await answered(command, timeout_s)
 
 
 def _state(found: list[Any]) -> StreamState:

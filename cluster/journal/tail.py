@@ -20,7 +20,8 @@ _POLLS_PER_S = 500
 _WATCHED_POLL_S = 1.0
 # How often a tail tells the owner that somebody listens.
 LISTENING_S = 2.0
-_BEHIND_S = 0.5
+# Bound: how long the journal may be behind a client, while the owner lives.
+_BEHIND_S = 1.0
 # Bound: a tail goes on for so long without an answer of Redis.
 _PATIENCE_S = 5.0
 
@@ -53,17 +54,17 @@ class JournalTail:
         """Go to the first entry that the client lacks.
 
         Raises InvalidRequest where the client has more than the journal, or a part of an entry,
-        and Unavailable or NotFound as the store does. The journal of a living owner may be behind:
-        that is Unavailable, too.
+        and Unavailable or NotFound as the store does. The journal of a living owner may be behind
+        for a moment.
         """
-        position, begin = 0, None
+        position, begin, until_s = 0, None, time.monotonic() + _BEHIND_S
         while not self._cursor.found:
             state, entries = await self._store.read(self._stream_id, position)
-            if not entries and state.alive and not state.ended:
-                # While Redis was away its owner sent what it has yet to write.
-                raise Unavailable("the journal is behind the client", retry_after_s=_BEHIND_S)
             if not entries:
-                raise self._cursor.beyond()
+                # While Redis was away, a living owner sent what it has yet to write.
+                if not state.alive or state.ended or time.monotonic() >= until_s:
+                    raise self._cursor.beyond()
+                await asyncio.sleep(_POLL_S)
             for entry in entries:
                 position = entry.sequence
                 if isinstance(entry.event, Tokens) and self._cursor.passed(entry.event):
