@@ -27,6 +27,8 @@ from tests.eventually import eventually
 ROLES = {"prefill": 2, "decode": 2, "router": 2}
 _START_S = 60.0
 _ANSWER_S = 10.0
+# The tokenizer's threads would not outlive a fork.
+_FORKS = {"TOKENIZERS_PARALLELISM": "false"}
 _ERROR = re.compile(r"\S+ error |Traceback")
 
 OnState = Callable[[str, dict[str, str]], None]
@@ -94,6 +96,7 @@ class Members:
             str(self.folder / "tiny"),
             stdin=pipe,
             stdout=pipe,
+            env=os.environ | _FORKS,
         )
         assert self._nursery.stdout is not None
         await asyncio.wait_for(self._nursery.stdout.readline(), _START_S)
