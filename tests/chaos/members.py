@@ -97,6 +97,7 @@ class Members:
             stdin=pipe,
             stdout=pipe,
             env=os.environ | _FORKS,
+            start_new_session=True,  # Ctrl-C must not end it before the table
         )
         assert self._nursery.stdout is not None
         await asyncio.wait_for(self._nursery.stdout.readline(), _START_S)
