@@ -22,6 +22,8 @@ from engine.errors import ConfigError, Unavailable
 from protos.wire.tls import Reloading, client_tls
 
 _PASSWORD = "TANDEM_REDIS_PASSWORD"
+# What uvloop says with a RuntimeError to a write on a connection that was reset before.
+_RESET = "the handler is closed"
 T = TypeVar("T")
 
 
@@ -60,6 +62,10 @@ async def answered(command: Awaitable[T], timeout_s: float) -> T:
     except (RedisError, OSError) as error:  # TimeoutError is an OSError
         reason = str(error) or f"no answer within {timeout_s:g} s"
         raise Unavailable(f"Redis (directory.url): {_trust_hint(reason) or reason}") from error
+    except RuntimeError as error:
+        if _RESET not in str(error):
+            raise
+        raise Unavailable("Redis (directory.url): the connection was reset") from error
     finally:
         # The client may swallow a cancel that comes while it connects.
         task = asyncio.current_task()

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from cluster.api import Started, Summary, Tokens
+from cluster.api import Resumability, Started, Summary, Tokens
 from cluster.client import Client
 from engine.errors import Cancelled, Overloaded, TandemError, Unavailable
 from engine.sampling.counter_rng import uniform
@@ -75,6 +75,7 @@ class Answer:
     finish: dict[int, str | None] = field(default_factory=dict)
     scores: list[float] = field(default_factory=list)
     repeated: int = 0
+    suspended: bool = False
     started: bool = False
     ended: bool = False
 
@@ -142,6 +143,8 @@ class Stream:
                 if self.cancel_after and len(ids) >= self.cancel_after:
                     self.cancel_after = 0
                     await client.cancel(self.name)
+            elif isinstance(event, Resumability):
+                answer.suspended = event.suspended
             elif isinstance(event, Summary):
                 answer.ended = True
 
@@ -169,7 +172,7 @@ class Stream:
         return "exact", ""
 
     def _ended_by(self, error: BaseException, router_lost: bool) -> tuple[str, str]:
-        why = f"{type(error).__name__}: {error}"
+        why = f"{type(error).__name__}: {error}" + ", suspended" * self.answer.suspended
         if self.request.kind == "cancel" and isinstance(error, Cancelled):
             return "cancelled", ""
         if isinstance(error, Overloaded | Unavailable) and not self.answer.started:

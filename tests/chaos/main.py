@@ -118,6 +118,7 @@ async def _run(options: argparse.Namespace, outcomes: list[Outcome]) -> None:
                 await chaos.prepare()
                 for number in range(options.first, options.first + options.runs):
                     note(await chaos.run(number))
+            print(*found.errors(), sep="\n")
         finally:
             if options.logs:
                 shutil.copytree(found.folder, options.logs, ignore=_but_logs, dirs_exist_ok=True)

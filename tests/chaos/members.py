@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -26,6 +27,9 @@ from tests.eventually import eventually
 ROLES = {"prefill": 2, "decode": 2, "router": 2}
 _START_S = 60.0
 _ANSWER_S = 10.0
+# The tokenizer's threads would not outlive a fork.
+_FORKS = {"TOKENIZERS_PARALLELISM": "false"}
+_ERROR = re.compile(r"\S+ error |Traceback")
 
 OnState = Callable[[str, dict[str, str]], None]
 
@@ -92,6 +96,8 @@ class Members:
             str(self.folder / "tiny"),
             stdin=pipe,
             stdout=pipe,
+            env=os.environ | _FORKS,
+            start_new_session=True,  # Ctrl-C must not end it before the table
         )
         assert self._nursery.stdout is not None
         await asyncio.wait_for(self._nursery.stdout.readline(), _START_S)
@@ -145,9 +151,10 @@ class Members:
         """The living member of that name."""
         return next((one for one in self.living if one.name == name), None)
 
-    def log(self, name: str) -> str:
-        """What a member logged."""
-        return (self.folder / f"{name}.log").read_text()
+    def errors(self) -> list[str]:
+        """What all members logged as errors: no fault of another process is one."""
+        logs = (path.read_text().splitlines() for path in sorted(self.folder.glob("*.log")))
+        return [line for log in logs for line in log if _ERROR.match(line)]
 
     async def close(self) -> None:
         """End everything."""

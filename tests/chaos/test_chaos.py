@@ -29,13 +29,12 @@ async def test_nothing_is_lost_whatever_fails():
                 outcomes.append(outcome)
                 if outcome.delivered:
                     break
+        errors = found.errors()
     print(*rows(outcomes), sep="\n")
     assert [f"{one.fault}: {bad}" for one in outcomes for bad in one.bad] == []
+    assert errors == []
     delivered = Counter(one.fault for one in outcomes if one.delivered)
     assert [str(fault) for fault in FAULTS if not delivered[fault]] == []
     fates = Counter(stream.fate for one in outcomes for stream in one.streams)
     assert fates["exact"] > fates.total() / 2
-    tied = {
-        one.request.name for outcome in outcomes for one in outcome.streams if one.fate == "tie"
-    }
-    assert len(tied) <= len(chaos.requests) / 3, "rounding changes few requests"
+    assert fates["tie"] <= fates.total() / 20, "rounding changes few answers"
