@@ -70,6 +70,11 @@ class EventBuffer:
         self._beating = self._loop.call_later(heartbeat_s, self._beat)
 
     @property
+    def closed(self) -> bool:
+        """Whether it takes no more events."""
+        return self._closed
+
+    @property
     def unread(self) -> int:
         """The number of unread events."""
         return len(self._events)

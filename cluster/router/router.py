@@ -174,6 +174,7 @@ class Router:
                 if isinstance(event, TandemError):
                     raise event
                 yield event
+                running.delivered = True
                 if isinstance(event, Summary):
                     return
         finally:
@@ -253,6 +254,8 @@ class Router:
             raise InvalidRequest("this router has no journal of streams", field="resumable")
         endpoint = self._preprocessor.configured(request)
         batch = endpoint is not None and endpoint.lane == "batch"
+        if request.resumable:
+            self._running.replace_unknown(account.tenant, account.request_id)
         try:
             running = self._running.add(account, request.n, batch=batch)
         except Overloaded:

@@ -13,7 +13,7 @@ from cluster.journal.stream import JournaledStream
 from cluster.router.accounting import RequestAccount
 from cluster.router.event_buffer import EventBuffer
 from cluster.telemetry import router_metrics as metrics
-from engine.errors import InvalidRequest, Overloaded, TandemError, Unavailable
+from engine.errors import Cancelled, InvalidRequest, Overloaded, TandemError, Unavailable
 from engine.types.lane_quota import most_of
 
 
@@ -22,7 +22,7 @@ class RunningRequest:
     """A request in this router: its account, its events, and the task that makes them.
 
     A resumable request has a `stream`, through which its events go. `on_end` is called with it
-    once, when nothing runs behind it any more.
+    once, when nothing runs behind it any more. `delivered`: its client took an event.
     """
 
     account: RequestAccount
@@ -31,6 +31,7 @@ class RunningRequest:
     task: asyncio.Task[None] | None = None
     stream: JournaledStream | None = None
     on_end: Callable[[JournaledStream], None] | None = None
+    delivered: bool = False
 
     def put(self, event: Event | TandemError) -> None:
         """Send an event to the client, and first to the journal where the request has a stream."""
@@ -88,6 +89,13 @@ class RunningRequests:
             if running.stream is not None and running.stream.stream_id == stream_id:
                 return running
         return None
+
+    def replace_unknown(self, tenant: str, request_id: str) -> None:
+        """Let a client begin a request again whose connection broke before it knew the stream."""
+        old = self.find(tenant, request_id)
+        if old is not None and old.events.closed and old.outlives and not old.delivered:
+            old.cancel(Cancelled("its client began it again"))
+            self.remove(old)
 
     def check_room(self, choices: int, *, batch: bool = False) -> None:
         """Raise Overloaded where so many more choices are more than may run here."""

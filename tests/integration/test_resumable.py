@@ -10,13 +10,21 @@ from dataclasses import replace
 
 import pytest
 
-from cluster.api import Resumability, Started, Summary, Tokens
+from cluster.api import (
+    GenerateRequest,
+    Resumability,
+    Started,
+    Summary,
+    TokenPrompt,
+    Tokens,
+)
 from cluster.api.event_streams import end
 from cluster.client import Client
 from cluster.client.admin_client import request_purge
 from cluster.deploy.embedded_redis import EmbeddedRedis
 from cluster.router.server import RouterServer
 from engine.errors import Cancelled, InvalidRequest, NotFound
+from engine.types.sampling_params import SamplingParams
 from tests.eventually import eventually
 from tests.integration.local import OPERATOR_KEY, cluster, in_use
 from tests.integration.test_resume import GREEDY, PROMPTS, SAMPLED
@@ -218,3 +226,23 @@ async def test_the_replica_that_has_the_kv_goes_on(config):
             await read.task
         cached = found.value("tandem_prefix_hit_tokens_total", pool="decode")
         assert cached > len(PROMPTS[3]) + have - 2 * config.kv.block_size
+
+
+async def test_a_request_begins_again_whose_client_knew_no_stream(config):
+    """Its connection broke before Started came; a client that knows the stream resumes it."""
+    async with cluster(config) as local:
+        router = local.router.router
+        request = GenerateRequest(
+            TokenPrompt((1, 2, 3)), SamplingParams(max_tokens=1500), request_id="a", resumable=True
+        )
+        first = router.generate(request)
+        started = await anext(first)
+        await first.aclose()
+        again = [event async for event in router.generate(request)]
+        assert again[0].stream_id != started.stream_id and isinstance(again[-1], Summary)
+        second = router.generate(replace(request, request_id="b"))
+        for _ in range(2):
+            await anext(second)
+        await second.aclose()
+        with pytest.raises(InvalidRequest, match="running already"):
+            await anext(router.generate(replace(request, request_id="b")))
