@@ -190,6 +190,8 @@ PANELS = (
             per_second(transfer.TRANSFERS, "outcome"),
             per_second(transfer.LINKS_BROKEN, legend="links broken"),
             per_second(router.FAILOVERS, "reason", legend="failovers"),
+            per_second(router.RESUMED, legend="streams resumed"),
+            per_second(router.STREAMS_TAKEN_OVER, legend="streams taken over"),
             per_second(decode.LOCAL_PREFILLS, legend="local prefills"),
         ),
     ),

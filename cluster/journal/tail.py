@@ -26,7 +26,7 @@ _BEHIND_S = 1.0
 _PATIENCE_S = 5.0
 
 
-class StreamOrphaned(Unavailable):
+class StreamOrphaned(Exception):
     """The router that owned the stream is dead, and the stream has not ended."""
 
 
@@ -133,7 +133,7 @@ class JournalTail:
             raise NotFound("the stream ended too long ago", field="stream_id")
         lease_s = self._store.lease_s
         if not state.alive and time.monotonic() - self._failed_s >= lease_s:
-            raise StreamOrphaned("the router of this stream was lost", retry_after_s=lease_s)
+            raise StreamOrphaned(self._stream_id)
 
 
 async def _within(woken: asyncio.Event, timeout_s: float) -> None:

@@ -37,6 +37,8 @@ NOT_YET = {
     "tandem_decode_preemptions_total",
     "tandem_prefix_hit_tokens_total",
     "tandem_prefix_evictions_total",
+    "tandem_streams_resumed_total",
+    "tandem_streams_taken_over_total",
 }
 
 
@@ -156,7 +158,7 @@ async def test_a_full_router_tells_the_batch_lane_when_it_has_capacity_for_it(co
         def ended(self, stayed_s):
             ended.append(stayed_s)
 
-    monkeypatch.setattr("cluster.router.router.RouterCapacity", Noted)
+    monkeypatch.setattr("cluster.router.running_requests.RouterCapacity", Noted)
     config = replace(
         config,
         endpoints={**config.endpoints, "report": replace(config.endpoints["chat"], lane="batch")},

@@ -100,7 +100,7 @@ UNPROTECTING = {
         "path", "name", "dtype", "context_tokens", "forward", "operations", "step_timeout_s",
     },
 }  # fmt: skip
-UNPROTECTING_SECTIONS = {"prefill", "decode", "endpoints", "tenants", "scaling"}
+UNPROTECTING_SECTIONS = {"prefill", "decode", "endpoints", "tenants", "scaling", "journal"}
 
 
 def test_each_key_of_the_configuration_has_been_judged():
