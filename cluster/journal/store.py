@@ -25,11 +25,11 @@ from protos.journal_pb2 import JournaledRequest
 from protos.wire.secret import ClusterSecret
 
 # Bound: a writer's call takes so long at most. Streams go on without the journal when it is late.
-TIMEOUT_S = 0.25
+TIMEOUT_S = 0.5
 # Bound: other calls, for which no stream waits that has its router.
 _PATIENT_S = 2.0
 # Bound: how long the lease of a router holds. It renews it three times as often.
-LEASE_S = 1.0
+LEASE_S = 1.2
 # Bound: entries of one read, and reads at a time.
 PIECE = 64
 _READS = 8

@@ -13,7 +13,7 @@ import torch
 
 from cluster.api import Resumability, Started, Summary, Tokens
 from cluster.client import Client
-from engine.errors import Cancelled, Overloaded, TandemError, Unavailable
+from engine.errors import Cancelled, InvalidRequest, Overloaded, TandemError, Unavailable
 from engine.sampling.counter_rng import uniform
 from engine.sampling.penalties import edit_logits
 from engine.types.sampling_params import SamplingParams
@@ -88,6 +88,7 @@ class Stream:
     tie         it differs from it by rounding alone
     cancelled   its client ended it
     refused     a retryable error came before its start
+    unjournaled its router was taken away while its client knew that it cannot be resumed
     broken      a retryable error ended it, its router was taken away, and it cannot be resumed
     lost, repeated, wrong, endless: what must not be
     """
@@ -177,6 +178,8 @@ class Stream:
             return "cancelled", ""
         if isinstance(error, Overloaded | Unavailable) and not self.answer.started:
             return "refused", why
+        if router_lost and self.answer.suspended and isinstance(error, InvalidRequest):
+            return "unjournaled", why
         if router_lost and not self.resumable and isinstance(error, Unavailable):
             return "broken", why
         return "lost", why

@@ -28,7 +28,10 @@ from cluster.client import Client
 from tests.chaos.members import members
 from tests.chaos.run import Chaos, Outcome
 
-_FATES = ("exact", "tie", "broken", "refused", "cancelled", "lost", "repeated", "wrong", "endless")
+_FATES = (
+    "exact", "tie", "unjournaled", "broken", "refused", "cancelled",
+    "lost", "repeated", "wrong", "endless",
+)  # fmt: skip
 _PAUSES = ("p50 s", "p99 s")
 _HEADER = ("fault", "runs", "delivered", "streams", "open", *_FATES, "leaks", *_PAUSES)
 

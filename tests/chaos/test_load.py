@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine.errors import Cancelled, Overloaded, ReplicaLost, Unavailable
+from engine.errors import Cancelled, InvalidRequest, Overloaded, ReplicaLost, Unavailable
 from tests import tiny
 from tests.chaos.load import Answer, Request, Stream
 
@@ -62,6 +62,14 @@ def test_another_answer_is_found(model, got, expected):
 )
 def test_an_error_is_a_loss_but_for_a_router_that_was_taken_away(model, error, options, expected):
     assert fate(model, answer(1, 2, started=True), error, **options) == expected
+
+
+def test_a_stream_that_its_client_knew_to_be_suspended_is_counted_apart(model):
+    behind = InvalidRequest("have[0] is 3, which is more than the journal has", field="have")
+    got = answer(1, 2, started=True)
+    assert fate(model, got, behind, router_lost=True, resumable=True) == "lost"
+    got.suspended = True
+    assert fate(model, got, behind, router_lost=True, resumable=True) == "unjournaled"
 
 
 def test_an_error_before_the_start_is_a_refusal(model):

@@ -21,8 +21,9 @@ import subprocess, sys
 from cluster.deploy.child_processes import adopt_orphans, tied
 from cluster.deploy.orphan_guard import OrphanGuard
 adopt_orphans()
-child = subprocess.Popen(tied(["sh", "-c", "sleep 600 & echo $!; wait"]))
-guard = OrphanGuard()
+child = subprocess.Popen(tied(["sh", "-c", "sleep 600 & echo $!; wait"]), stdout=subprocess.PIPE)
+print(child.stdout.readline().decode(), end="", flush=True)
+guard = OrphanGuard()  # it knows the grandchild from its start
 sys.stdin.readline()
 guard.stop()
 """
