@@ -63,7 +63,7 @@ def config_for(url: str, model: str) -> TandemConfig:
         endpoints=ENDPOINTS,
         tenants={"default": TenantConfig(max_concurrent=4096)},
         directory=replace(base.directory, url=url),
-        journal=JournalConfig(stream_bytes=1 << 30, total_bytes=1 << 40),
+        journal=JournalConfig(detached_s=0.0, stream_bytes=1 << 30, total_bytes=1 << 40),
         security=SecurityConfig(secret_file=str(Path(model) / _SECRET)),
         tls=tls_of(Path(model)),
     )
