@@ -83,13 +83,6 @@ class RunningRequests:
         """The request of that id that counts for the tenant, if it runs."""
         return self._running.get((tenant, request_id))
 
-    def of_stream(self, stream_id: str) -> RunningRequest | None:
-        """The request behind a resumable stream, if it runs here."""
-        for running in self._running.values():
-            if running.stream is not None and running.stream.stream_id == stream_id:
-                return running
-        return None
-
     def replace_unknown(self, tenant: str, request_id: str) -> None:
         """Let a client begin a request again whose connection broke before it knew the stream."""
         old = self.find(tenant, request_id)

@@ -13,6 +13,7 @@ import pytest
 from cluster.api import (
     GenerateRequest,
     Resumability,
+    ResumeRequest,
     Started,
     Summary,
     TokenPrompt,
@@ -246,3 +247,16 @@ async def test_a_request_begins_again_whose_client_knew_no_stream(config):
         await second.aclose()
         with pytest.raises(InvalidRequest, match="running already"):
             await anext(router.generate(replace(request, request_id="b")))
+
+
+async def test_a_client_that_leaves_a_resumed_stream_leaves_no_reader(config):
+    async with cluster(config) as local:
+        read = Read(local.client.generate(PROMPTS[1], resumable=True, **GREEDY))
+        await read.has(5)
+        rest = local.router.router.resume(ResumeRequest(read.stream_id))
+        for _ in range(2):
+            await anext(rest)
+        await rest.aclose()
+        tasks = [task.get_coro().__qualname__ for task in asyncio.all_tasks()]
+        assert "ResumableStreams._read" not in tasks
+        await read.task

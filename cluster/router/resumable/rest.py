@@ -14,7 +14,6 @@ from cluster.router.request_tasks import RequestTasks
 from cluster.router.resumable.progress import arrived_s, so_far
 from cluster.router.resumable.takeover import OpenStream
 from cluster.router.running_requests import RunningRequest, RunningRequests
-from engine.errors import Cancelled
 
 log = logging.getLogger(__name__)
 
@@ -64,9 +63,3 @@ class RestRunner:
     def detach(self, running: RunningRequest, outlive: Callable[[], Awaitable[None]]) -> None:
         """Let the request go on until `outlive` returns, or until it ends."""
         self._tasks.detach(running, outlive)
-
-    def stop_stream(self, stream_id: str) -> None:
-        """End the request behind a stream, as another router was asked to."""
-        running = self._running.of_stream(stream_id)
-        if running is not None:
-            running.cancel(Cancelled("the request was cancelled"))

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from cluster.api import Event, GenerateRequest, ResumeRequest, Started, Summary, TokenPrompt
-from cluster.api.event_streams import end
+from cluster.api.event_streams import closing, end
 from cluster.config.journal import JournalConfig
 from cluster.journal.bounds import JournalBounds
 from cluster.journal.cursor import Cursor
@@ -76,7 +76,7 @@ class ResumableStreams:
         # The request behind each stream; None while the stream is taken over.
         self._owned: dict[str, RunningRequest | None] = {}
         self._readers = Readers(journal.most_readers)
-        self._writer = JournalWriter(journal.store, journal.name, runner.stop_stream)
+        self._writer = JournalWriter(journal.store, journal.name, self._stop)
         self._writing = asyncio.create_task(self._writer.run(), name=f"journal of {journal.name}")
         self._takeover = StreamTakeover(
             self._store, self._writer, self._bounds, self._owned, self._identity, runner
@@ -113,8 +113,9 @@ class ResumableStreams:
     async def resume(self, request: ResumeRequest, tenant: str | None) -> AsyncIterator[Event]:
         """The rest of a stream of the tenant, or with None of any; as in `Generator.resume`."""
         with self._readers.one_of(request.tenant):
-            async for event in self._rest(request, tenant):
-                yield event
+            async with closing(self._rest(request, tenant)) as events:
+                async for event in events:
+                    yield event
 
     async def _rest(self, request: ResumeRequest, tenant: str | None) -> AsyncIterator[Event]:
         stored = await self._store.find(request.stream_id, tenant)
@@ -173,6 +174,12 @@ class ResumableStreams:
     async def close(self) -> None:
         """Close the connections to the journal."""
         await self._store.close()
+
+    def _stop(self, stream_id: str) -> None:
+        """End the request behind a stream, as another router was asked to."""
+        running = self._owned.get(stream_id)
+        if running is not None:
+            running.cancel(Cancelled("the request was cancelled"))
 
     def _closed(self, stream: JournaledStream) -> None:
         """Note that nothing runs behind a stream here any more."""

@@ -38,10 +38,6 @@ class StreamRunner(Protocol):
         """Let the request go on until `outlive` returns, or until it ends."""
         ...
 
-    def stop_stream(self, stream_id: str) -> None:
-        """End the request behind a stream."""
-        ...
-
 
 class StreamTakeover:
     """Makes a router the owner of streams whose owner is dead.
