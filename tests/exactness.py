@@ -12,7 +12,10 @@ from dataclasses import dataclass
 
 import torch
 
+from engine.sampling.counter_rng import uniform
+from engine.sampling.penalties import edit_logits
 from engine.types.sampling_params import SamplingParams
+from engine.types.sequence import Sequence
 from tests import tiny
 
 NEW_TOKENS = 64
@@ -79,6 +82,32 @@ def excused(model: torch.nn.Module, case: Case, got: tuple[int, ...]) -> bool:
     best = torch.topk(logits, 2)
     tied = (best.values[0] - best.values[1]).item() < TIE
     return tied and {case.expected[first], got[first]} == set(best.indices.tolist())
+
+
+def tie_of_a_draw(
+    model: torch.nn.Module,
+    prompt: tuple[int, ...],
+    answer: list[int],
+    sampling: SamplingParams,
+    got: list[int],
+    choice: int = 0,
+) -> bool:
+    """Whether rounding alone explains where `got` first differs from `answer`, both sampled.
+
+    The temperature is above 0, the seed is set, and filters are off.
+    """
+    pairs = enumerate(zip(answer, got, strict=False))
+    first = next((place for place, (want, have) in pairs if want != have), None)
+    if first is None:
+        return False
+    before = [*prompt, *answer[:first]]
+    with torch.inference_mode():
+        exact = copy.deepcopy(model).double()
+        logits = exact(input_ids=torch.tensor([before]), use_cache=False).logits[0, -1].clone()
+    edit_logits(logits.unsqueeze(0), [Sequence("tie", before, len(prompt), sampling)])
+    assert sampling.seed is not None
+    number = uniform(sampling.seed, choice, len(before))
+    return is_sampled_tie(logits, sampling, number, {answer[first], got[first]})
 
 
 def is_sampled_tie(

@@ -14,11 +14,8 @@ import torch
 from cluster.api import Resumability, Started, Summary, Tokens
 from cluster.client import Client
 from engine.errors import Cancelled, InvalidRequest, Overloaded, TandemError, Unavailable
-from engine.sampling.counter_rng import uniform
-from engine.sampling.penalties import edit_logits
 from engine.types.sampling_params import SamplingParams
-from engine.types.sequence import Sequence
-from tests.exactness import TIE, is_sampled_tie
+from tests.exactness import Case, excused, tie_of_a_draw
 
 OnTokens = Callable[[str, int, int], None]
 
@@ -191,7 +188,7 @@ class Stream:
             place = next((at for at, (one, other) in pairs if one != other), None)
             if place is not None:
                 tokens = (expected[place], ids[place])
-                tie = self._tie(model, expected[:place], choice, tokens)
+                tie = self._tie(model, expected, choice, ids)
                 return "tie" if tie else "wrong", f"choice {choice}, token {place}: {tokens}"
             if len(ids) > len(expected):
                 return "wrong", f"choice {choice} has {len(ids)} tokens, not {len(expected)}"
@@ -203,21 +200,12 @@ class Stream:
         return None
 
     def _tie(
-        self, model: torch.nn.Module, so_far: list[int], choice: int, tokens: tuple[int, int]
+        self, model: torch.nn.Module, expected: list[int], choice: int, got: list[int]
     ) -> bool:
-        """Whether rounding alone explains two different tokens at one place."""
-        options, tokens_before = self.request.options, [*self.request.prompt, *so_far]
-        exact = model.double()
-        with torch.inference_mode():
-            ids = torch.tensor([tokens_before])
-            logits = exact(input_ids=ids, use_cache=False).logits[0, -1].clone()
-        if options["temperature"] == 0.0:
-            best = torch.topk(logits, 2)
-            near = (best.values[0] - best.values[1]).item() < TIE
-            return near and set(tokens) == set(best.indices.tolist())
-        penalties = {name: options[name] for name in _PENALTIES if name in options}
-        sampling = SamplingParams(temperature=options["temperature"], **penalties)
-        sequence = Sequence("tie", tokens_before, len(self.request.prompt), sampling)
-        edit_logits(logits.unsqueeze(0), [sequence])
-        number = uniform(options["seed"], choice, len(tokens_before))
-        return is_sampled_tie(logits, sampling, number, set(tokens))
+        """Whether rounding alone explains where two answers first differ."""
+        options, prompt = self.request.options, self.request.prompt
+        names = ("temperature", "seed", *_PENALTIES)
+        sampling = SamplingParams(**{name: options[name] for name in names if name in options})
+        if sampling.temperature > 0.0:
+            return tie_of_a_draw(model, prompt, expected, sampling, got, choice)
+        return excused(model, Case(prompt, sampling, tuple(expected)), tuple(got))

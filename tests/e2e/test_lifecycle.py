@@ -22,8 +22,10 @@ from cluster.api import Tokens
 from cluster.chart.metric_catalogue import all_metrics, samples
 from cluster.client import Client
 from engine.errors import Unavailable
+from engine.types.sampling_params import SamplingParams
 from tests.e2e.serving import descendants, serve, stop
 from tests.eventually import eventually
+from tests.exactness import tie_of_a_draw
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 REJOIN_S = 60
@@ -298,7 +300,7 @@ async def test_a_killed_router_is_replaced_on_the_same_ports(serving):
     await until(lambda: idle(serving), 15)
 
 
-async def test_a_resumable_stream_goes_on_on_the_next_router(serving):
+async def test_a_resumable_stream_goes_on_on_the_next_router(serving, model):
     before = replica(serving, "router")
     options = {"max_tokens": 900, "ignore_eos": True, "temperature": 0.8, "seed": 3}
     async with Client(serving.grpc) as client:
@@ -308,7 +310,10 @@ async def test_a_resumable_stream_goes_on_on_the_next_router(serving):
             if isinstance(event, Tokens) and not got:
                 os.kill(serving.pid_of(serving.grpc), signal.SIGKILL)
             take(event, got)
-    assert got == [token.token for token in whole.choices[0].tokens]
+    want = [token.token for token in whole.choices[0].tokens]
+    sampling = SamplingParams(temperature=0.8, seed=3)
+    assert got == want or tie_of_a_draw(model, (1,) * 50, want, sampling, got), (got, want)
+    assert len(got) == 900
     assert replaced(serving, before)
     await until(lambda: idle(serving), 15)
 

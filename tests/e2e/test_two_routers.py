@@ -10,8 +10,10 @@ import httpx
 import pytest
 
 from cluster.client import Client
+from engine.types.sampling_params import SamplingParams
 from tests.e2e.serving import serve
 from tests.eventually import eventually
+from tests.exactness import tie_of_a_draw
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 CONFIG = """
@@ -32,7 +34,7 @@ def routers(serving):
     return {entry["id"] for entry in serving.replicas() if entry["role"] == "router"}
 
 
-async def test_resumable_streams_go_on_on_the_other_router(serving):
+async def test_resumable_streams_go_on_on_the_other_router(serving, model):
     """The killed router has the streams; their clients reconnect to the same address."""
     options = {"max_tokens": 1500, "ignore_eos": True, "temperature": 0.8, "seed": 3}
     prompts = [[number, 2, 3] for number in range(8)]
@@ -45,8 +47,16 @@ async def test_resumable_streams_go_on_on_the_other_router(serving):
         (router,) = serving.serving_me(serving.grpc)
         os.kill(router, signal.SIGKILL)
         found = await asyncio.wait_for(asyncio.gather(*tasks), 60)
-    assert [one.text for one in found] == [one.text for one in whole]
-    assert [one.choices[0].tokens for one in found] == [one.choices[0].tokens for one in whole]
+    for prompt, got, want in zip(prompts, found, whole, strict=True):
+        have, ids = ids_of(got), ids_of(want)
+        same = have == ids and got.text == want.text
+        sampling = SamplingParams(temperature=0.8, seed=3)
+        assert same or tie_of_a_draw(model, tuple(prompt), ids, sampling, have), (have, ids)
+        assert got.summary.completion_tokens == want.summary.completion_tokens == 1500
+
+
+def ids_of(answer):
+    return [token.token for token in answer.choices[0].tokens]
 
 
 async def test_the_other_router_serves_at_once(serving):

@@ -12,7 +12,8 @@ from engine.sampling.counter_rng import uniform
 from engine.sampling.sampler import sample
 from engine.types.sampling_params import SamplingParams
 from engine.types.sequence import Sequence
-from tests.exactness import TIE, is_sampled_tie
+from tests import tiny
+from tests.exactness import TIE, is_sampled_tie, tie_of_a_draw
 
 VOCABULARY = 32
 
@@ -65,3 +66,21 @@ def test_a_token_far_from_the_draw_is_no_tie():
     near = 0.25 + TIE / 4 * 0.75
     assert is_sampled_tie(logits, sampling, near, {0, 1})
     assert not is_sampled_tie(logits, hot, near, {0, 1})
+
+
+def test_a_tie_of_an_answer_is_found_at_its_first_difference(tmp_path):
+    """A seed is searched whose draw, after the prompt and two tokens, lies beside an edge."""
+    model, prompt, answer = tiny.make(tmp_path).double(), (5, 2, 3), [7, 8]
+    with torch.inference_mode():
+        logits = model(input_ids=torch.tensor([[*prompt, *answer]])).logits[0, -1]
+    edges = logits.softmax(-1).cumsum(-1)
+    beside = {seed: (edges - uniform(seed, 1, 5)).abs().min() for seed in range(20_000)}
+    seed = min(beside, key=beside.__getitem__)
+    assert beside[seed] < 1e-6
+    lower = int((edges - uniform(seed, 1, 5)).abs().argmin())
+    sampling = SamplingParams(temperature=1.0, seed=seed)
+    want, got = [*answer, lower, 1], [*answer, lower + 1, 9]
+    assert tie_of_a_draw(model, prompt, want, sampling, got, choice=1)
+    assert not tie_of_a_draw(model, prompt, want, sampling, got, choice=0)
+    assert not tie_of_a_draw(model, prompt, want, sampling, [*answer, lower + 9], choice=1)
+    assert not tie_of_a_draw(model, prompt, want, sampling, want, choice=1)
