@@ -25,7 +25,7 @@ SBOM := cyclonedx-bom==7.5.0
 SERVICES := $(shell grep -l '^service ' protos/*.proto)
 
 .PHONY: help install serve test lint types contracts protos protos-check docs-check tests coverage \
-	test-cluster test-gpu bench-gpu test-oldest constraints helm-schema helm-golden helm-dashboard reference sbom image demo-model \
+	test-cluster test-clients test-gpu bench-gpu test-oldest constraints helm-schema helm-golden helm-dashboard reference sbom image demo-model \
 	bench-engine bench-soak bench-peers bench-burst bench-itl bench-claims bench-router bench-overload bench-refusals bench-journal bench-streams \
 	bench-failover bench-router-death bench-transfer bench-report fuzz soak-transfer chaos clean
 
@@ -64,13 +64,16 @@ docs-check: $(VENV)/.installed-dev  ## links, generated pages, words and sentenc
 	$(BIN)/python -m docs.check
 
 tests: $(VENV)/.installed-dev  ## all tests; ARGS="-k NAME" for some
-	$(BIN)/python -m pytest $(addprefix --ignore ,$(CLUSTER_TESTS)) $(BESIDE) $(ARGS)
+	$(BIN)/python -m pytest $(addprefix --ignore ,$(CLUSTER_TESTS) tests/clients) $(BESIDE) $(ARGS)
 
 coverage:  ## all tests with line coverage; Python takes twice as long
 	$(MAKE) tests ARGS='--cov --cov-report=term:skip-covered $(ARGS)'
 
 test-cluster: $(VENV)/.installed-dev  ## several hosts, a lost head, pools that grow, shrink and sleep, rollouts, two routers: real Ray, minutes
 	$(BIN)/python -m pytest $(CLUSTER_TESTS) $(ARGS)
+
+test-clients: $(VENV)/.installed-dev .venv-clients/load-clients/.installed .venv-clients/gateways/.installed  ## guidellm, AIPerf, lm-eval, LiteLLM, LangChain against a running cluster
+	$(BIN)/python -m pytest tests/clients $(ARGS)
 
 test-gpu:  ## tests for a CUDA device; skipped without one
 	$(WITH_GPU) -m pytest -c tests/gpu/pytest.ini -k "not C++" tests/gpu \
@@ -173,7 +176,7 @@ chaos: $(VENV)/.installed-dev  ## kill, freeze, slow and cut off parts of a clus
 	$(BIN)/python -m tests.chaos.main $(ARGS)
 
 clean:  ## remove the environments
-	rm -rf $(VENV) .venv-protos .venv-oldest .venv-peers .venv-sbom .bench
+	rm -rf $(VENV) .venv-protos .venv-oldest .venv-peers .venv-sbom .venv-clients .bench
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or 3.12 is needed, and on the PATH" >&2; exit 1; }
@@ -201,6 +204,13 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 .venv-sbom/.installed:
 	@$(PYTHON) -m venv .venv-sbom
 	@.venv-sbom/bin/pip --disable-pip-version-check --quiet install $(SBOM)
+	@touch $@
+
+# torch first, as above: lm-eval needs it.
+.venv-clients/%/.installed: tests/clients/%.txt
+	@$(PYTHON) -m venv .venv-clients/$*
+	@.venv-clients/$*/bin/pip --disable-pip-version-check --quiet install $(TORCH)
+	@.venv-clients/$*/bin/pip --disable-pip-version-check --quiet install -r $<
 	@touch $@
 
 .venv-oldest/.installed: tests/requirements-oldest.txt
