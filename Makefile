@@ -16,8 +16,8 @@ ACCELERATOR ?= cpu
 TORCH_INDEX ?=
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 # Tests that take minutes, and are not part of `make test`.
-CLUSTER_TESTS := tests/e2e/hosts tests/e2e/test_scaling.py tests/e2e/test_rollout.py \
-	tests/e2e/test_sleep.py tests/e2e/test_two_routers.py
+CLUSTER_TESTS := tests/e2e/hosts tests/e2e/two_hosts tests/e2e/test_scaling.py \
+	tests/e2e/test_rollout.py tests/e2e/test_sleep.py tests/e2e/test_two_routers.py
 # Two tests at a time, with real clusters first; one at a time if ARGS selects tests.
 BESIDE = $(if $(ARGS),,-n 2 --dist loadscope --no-loadscope-reorder tests/e2e tests)
 GENERATE := -m grpc_tools.protoc -I.

@@ -60,8 +60,7 @@ class DecodeServicer:
         log.info("decode waits", extra=sequence.named_in_log | {"local": job.local})
         try:
             if job.failed_over:
-                await self._loop.admit(job)
-                collect = _tokens_of(job)
+                collect = await self._resume_here(job)
             elif job.local:
                 collect = await self._prefill_here(job, request.progress, sink)
             else:
@@ -82,6 +81,14 @@ class DecodeServicer:
             self._reports.end(sequence)
             self._loop.release(job)
             await self._loop.vacated(job)
+
+    async def _resume_here(self, job: DecodeJob) -> Collect:
+        """Compute a stream again that another replica had."""
+        arrived_s = time.monotonic()
+        await self._loop.admit(job)
+        queue_s = time.monotonic() - arrived_s
+        log.info("stream resumes here", extra=job.sequence.named_in_log | {"queue_s": queue_s})
+        return _tokens_of(job)
 
     async def _prefill_here(self, job: DecodeJob, progress: bool, sink: EventSink) -> Collect:
         """Compute the part of the prompt that is not cached, between steps of other requests."""

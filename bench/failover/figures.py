@@ -13,8 +13,12 @@ from bench.core.markdown_tables import table
 from bench.core.results import Figure, Series, value_of
 from bench.core.statistics import percentile
 
-STAGES = ("noticed", "assigned", "begun", "first token")
+# The router notices the fault and assigns the stream, whose call begins at another replica. That
+# replica gives it blocks and computes it up to the next token.
+STAGES = ("noticed", "assigned", "begun", "admitted", "next token")
 _POINTS = {"p50": 0.5, "p99": 0.99, "longest": 1.0}
+# Times in logs are rounded.
+_CLOCK_S = 0.01
 _FIELD = re.compile(r" (\w+)=(\S+)")
 
 
@@ -68,11 +72,18 @@ def stages_s(
     if over is None:
         return None
     assigned_s, fields = over
-    begun = logged(logs[fields["decode"]], "decode waits", fault_s).get(request)
-    begun_s = assigned_s if begun is None else begun[0]
-    first_s = min((at for at in arrivals_s if at > begun_s), default=begun_s)
     noticed_s = assigned_s - float(fields["waited_s"])
-    return tuple(at - fault_s for at in (noticed_s, assigned_s, begun_s, first_s))
+    decode = logs[fields["decode"]]
+    begun_s = _time_of(decode, "decode waits", request, assigned_s)
+    admitted_s = _time_of(decode, "stream resumes here", request, begun_s)
+    next_s = min((at for at in arrivals_s if at > admitted_s), default=admitted_s)
+    return tuple(at - fault_s for at in (noticed_s, assigned_s, begun_s, admitted_s, next_s))
+
+
+def _time_of(lines: Sequence[str], message: str, request: str, before_s: float) -> float:
+    """When a request reached the state of that message; `before_s` where no line tells."""
+    found = logged(lines, message, before_s - _CLOCK_S).get(request)
+    return before_s if found is None else max(before_s, found[0])
 
 
 def report(streams: Sequence[FaultedStream]) -> str:
@@ -81,6 +92,9 @@ def report(streams: Sequence[FaultedStream]) -> str:
     for kind, found in _kinds(streams).items():
         rows.append(_row(f"added pause, {kind} streams", [one.added_s for one in found]))
     rows += [_row(f"{stage}, after the fault", times) for stage, times in _stages(streams).items()]
+    for (before, earlier), (stage, times) in pairwise(_stages(streams).items()):
+        took = [end - begin for begin, end in zip(earlier, times, strict=True)]
+        rows.append(_row(f"from {before} to {stage}", took))
     exact = (
         f"{sum(one.exact for one in found)} of {len(found)} {kind} streams"
         for kind, found in _kinds(streams).items()

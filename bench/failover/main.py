@@ -1,10 +1,12 @@
-"""Kills or freezes a decode replica under 16 streams, and measures the pauses of the streams.
+"""Takes a decode replica away from 16 streams, and measures the pauses of the streams.
 
-    python -m bench.failover.main [--fault kill|freeze] [--runs 5] [--decode 3] [--model demo]
+    python -m bench.failover.main [--fault kill|freeze|cut] [--runs 5] [--decode 3] [--model demo]
 
-Half of the streams are greedy, half are sampled with a seed. They have 50 to 1,500 tokens at the
-fault, whose moment and replica are drawn by chance. Afterwards the streams run undisturbed, and
-their tokens are compared.
+A replica is killed, frozen or cut off. A replica that is cut off goes on for nobody, on the cores
+of the others. Half of the streams are greedy, half are sampled with a seed. They have 150 to 1,600
+tokens of prompt and output at the fault, whose moment and replica are drawn by chance. Afterwards
+the streams run undisturbed, and their tokens are compared. A run that takes too long, and Ctrl-C,
+end the measurement with the table of the runs before.
 """
 
 from __future__ import annotations
@@ -12,11 +14,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import random
-import signal
+import sys
 import time
 from dataclasses import dataclass, field
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from pathlib import Path
+from typing import get_args
 
 from bench.core import model_135m
 from bench.core.host_info import as_line, describe_machine, now
@@ -28,30 +31,32 @@ from bench.failover.figures import (
     report,
     stages_s,
 )
-from bench.failover.member_processes import MemberProcesses, members
+from bench.failover.member_processes import Fault, MemberProcesses, members
 from cluster.api import Tokens
 from cluster.client import Client
 
 _STREAMS = 16
-_FEWEST, _MOST = 50, 1500
-_PROMPT = 100
+# Prompts are long and answers short: a replica computes both again, and only answers take long.
+_SHORTEST, _LONGEST = 100, 1500
+_DONE = 50
 _VOCABULARY = (300, 1500)
-_RUN_S = 600.0
+# Bound: one reading of all streams.
+_READ_S = 90.0
 _POLL_S = 0.005
-_SIGNALS = {"kill": signal.SIGKILL, "freeze": signal.SIGSTOP}
+_PARTS = ("under the fault", "another replica", "undisturbed")
 
 
 @dataclass(slots=True)
 class _Stream:
     """A stream: its prompt and options, its token ids, and when tokens came (s since the epoch).
 
-    It is to have `done` tokens at the fault, and then it is the number that it had.
+    It had `done` tokens at the fault.
     """
 
     name: str
     prompt: list[int]
     options: dict[str, object]
-    done: int
+    done: int = 0
     ids: list[int] = field(default_factory=list)
     arrivals_s: list[float] = field(default_factory=list)
 
@@ -73,26 +78,31 @@ def main() -> None:
     if model == "135m":
         model = str(model_135m.make(options.cache / "135m"))
     streams: list[FaultedStream] = []
-    with members(model, options.decode) as found:
-        for number in range(options.runs):
-            chance = random.Random(options.seed + number)
-            streams += _run(found, options, chance)
+    with members(model, options.decode, cables=options.fault == "cut") as found:
+        try:
+            for number in range(options.runs):
+                streams += _run(found, options, random.Random(options.seed + number))
+        except (TimeoutError, KeyboardInterrupt) as error:
+            print(f"run {number + 1} did not end: {error!r}", file=sys.stderr)
+    if not streams:
+        sys.exit("no run ended")
     machine = describe_machine()
     print(f"{now()}; {as_line(machine)}\n\n{report(streams)}")
     if options.results:
-        names = ("runs", "decode", "model", "more", "seed")
+        names = ("decode", "model", "more", "seed")
         conditions = {name: getattr(options, name) for name in names} | {"streams": _STREAMS}
+        conditions["runs"] = len(streams) // _STREAMS
         series = as_series(streams, f"{options.fault}, {options.model}", machine, conditions)
         keep(options.results, "failover", machine, [series])
 
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--fault", choices=[*_SIGNALS], default="kill")
+    parser.add_argument("--fault", choices=get_args(Fault), default="kill")
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--decode", type=int, default=3, help="decode replicas before the fault")
     parser.add_argument("--model", choices=["demo", "135m"], default="demo")
-    parser.add_argument("--more", type=int, default=400, help="tokens of a stream after the fault")
+    parser.add_argument("--more", type=int, default=300, help="tokens of a stream after the fault")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--cache", type=Path, default=Path(".bench"), help="the folder of models")
     parser.add_argument("--results", type=Path, help="the folder in which the figures are kept")
@@ -103,11 +113,20 @@ def _run(
     found: MemberProcesses, options: argparse.Namespace, chance: random.Random
 ) -> list[FaultedStream]:
     streams = [_stream(number, options.more, chance) for number in range(_STREAMS)]
-    again = [_Stream(one.name, one.prompt, one.options, 0) for one in streams]
-    lost, fault_s = asyncio.run(_disturbed(found, streams, _SIGNALS[options.fault], chance))
+    again = [_Stream(one.name, one.prompt, one.options) for one in streams]
+    times_s = [time.monotonic()]
+    lost, fault_s = asyncio.run(_disturbed(found, streams, options.fault, chance))
+    times_s.append(time.monotonic())
     logs = found.logs()
     found.replace(lost)
+    times_s.append(time.monotonic())
     asyncio.run(_undisturbed(found, again))
+    times_s.append(time.monotonic())
+    took = [
+        f"{name} {end - begin:.0f} s"
+        for name, (begin, end) in zip(_PARTS, pairwise(times_s), strict=True)
+    ]
+    print(f"a run ended: {', '.join(took)}", file=sys.stderr)
     for one, other in zip(streams, again, strict=True):
         if one.ids != other.ids:
             equal = (mine == its for mine, its in zip(one.ids, other.ids, strict=False))
@@ -124,14 +143,14 @@ def _run(
 
 
 async def _disturbed(
-    found: MemberProcesses, streams: list[_Stream], fault: signal.Signals, chance: random.Random
+    found: MemberProcesses, streams: list[_Stream], fault: Fault, chance: random.Random
 ) -> tuple[str, float]:
     """Read the streams, under a fault; returns the lost replica and the time of the fault."""
-    async with asyncio.timeout(_RUN_S), Client(found.router) as client:
+    async with asyncio.timeout(_READ_S), Client(found.router) as client:
         tasks = await _begun(client, streams)
         await asyncio.sleep(chance.uniform(0, 0.3))
         lost, fault_s = chance.choice(found.decode), time.time()
-        found.signal(lost, fault)
+        found.strike(lost, fault)
         for one in streams:
             one.done = len(one.ids)
         await asyncio.gather(*tasks)
@@ -139,28 +158,23 @@ async def _disturbed(
 
 
 async def _undisturbed(found: MemberProcesses, streams: list[_Stream]) -> None:
-    async with asyncio.timeout(_RUN_S), Client(found.router) as client:
+    async with asyncio.timeout(_READ_S), Client(found.router) as client:
         await asyncio.gather(*(one.read(client, f"{one.name}-again") for one in streams))
 
 
 def _stream(number: int, more: int, chance: random.Random) -> _Stream:
-    done = _FEWEST + (_MOST - _FEWEST) * (_STREAMS - 1 - number) // (_STREAMS - 1)
-    prompt = [chance.randrange(*_VOCABULARY) for _ in range(_PROMPT)]
-    options: dict[str, object] = {"max_tokens": done + more, "ignore_eos": True}
+    length = _SHORTEST + (_LONGEST - _SHORTEST) * number // (_STREAMS - 1)
+    prompt = [chance.randrange(*_VOCABULARY) for _ in range(length)]
+    options: dict[str, object] = {"max_tokens": _DONE + more, "ignore_eos": True}
     options |= {"temperature": 0.0} if number % 2 else {"temperature": 1.0}
     options["seed"] = number
-    return _Stream(f"s{chance.getrandbits(32):08x}", prompt, options, done)
+    return _Stream(f"s{chance.getrandbits(32):08x}", prompt, options)
 
 
 async def _begun(client: Client, streams: list[_Stream]) -> list[asyncio.Task[None]]:
-    """Begin each stream so that the streams reach their `done` tokens about together."""
-    first, tasks = streams[0], list[asyncio.Task[None]]()
-    for one in streams:
-        while tasks and len(first.ids) < first.done - one.done:
-            _raise_failures(tasks)
-            await asyncio.sleep(_POLL_S)
-        tasks.append(asyncio.create_task(one.read(client, one.name)))
-    while not all(one.ids for one in streams) or len(first.ids) < first.done:
+    """Begin all streams, and wait until each has `_DONE` tokens."""
+    tasks = [asyncio.create_task(one.read(client, one.name)) for one in streams]
+    while not all(len(one.ids) >= _DONE for one in streams):
         _raise_failures(tasks)
         await asyncio.sleep(_POLL_S)
     return tasks

@@ -1,8 +1,9 @@
 """A router or a replica of a real cluster without Ray, in a process of its own.
 
-    python -m bench.failover.member ROLE NAME URL FOLDER MODEL
+    python -m bench.failover.member ROLE NAME URL FOLDER MODEL [cable]
 
-FOLDER gets the log, `NAME.log`, and has the secret of the cluster.
+FOLDER gets the log, `NAME.log`, and has the secret of the cluster. With `cable`, other members
+reach a replica through a proxy alone.
 """
 
 from __future__ import annotations
@@ -12,16 +13,20 @@ import json
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, Self
 
 import torch
 
 from bench.core.event_loop import run
+from bench.failover.cable import Cable, lay
 from cluster.config.endpoints import EndpointConfig
 from cluster.config.schema import TandemConfig, located
 from cluster.config.security import SecurityConfig
 from cluster.discovery.redis_directory import Directory
+from cluster.replica import replica as replica_module
 from cluster.replica.gc_tuning import settle
 from cluster.replica.replica import Replica
+from cluster.replica.servers import ReplicaServers
 from cluster.replica_record import ReplicaRole
 from cluster.router.server import RouterServer
 from cluster.telemetry.logging_setup import configure_logging
@@ -50,8 +55,24 @@ def config_for(url: str, folder: Path, model: str) -> TandemConfig:
     )
 
 
-async def main(role: str, name: str, url: str, folder: Path, model: str) -> None:
-    """Serve until standard input ends; prints a line with the router's address once ready."""
+class BehindCable(ReplicaServers):
+    """The servers of a replica that is known under the address of its `cable`."""
+
+    cable: Cable | None = None
+
+    @classmethod
+    def bind(cls, *arguments: Any) -> Self:
+        """Take a free port, and lay a cable to it."""
+        servers = super().bind(*arguments)
+        cls.cable = lay(int(servers.address.rpartition(":")[2]))
+        servers.address = cls.cable.address
+        return servers
+
+
+async def main(role: str, name: str, url: str, folder: Path, model: str, cable: str = "") -> None:
+    """Serve until standard input ends; prints a line with its addresses once it is ready."""
+    if cable:
+        replica_module.ReplicaServers = BehindCable  # type: ignore[attr-defined]
     config = config_for(url, folder, model)
     directory = Directory.of(config)
     with (folder / f"{name}.log").open("w", buffering=1) as log:
@@ -65,7 +86,8 @@ async def main(role: str, name: str, url: str, folder: Path, model: str) -> None
             replica = await Replica.start(config, pool, name, _HOST, directory)
             address, stop = replica.address, replica.stop
         settle()
-        print(json.dumps({"address": address}), flush=True)
+        laid = BehindCable.cable
+        print(json.dumps({"address": address, "cable": laid and laid.pid}), flush=True)
         await asyncio.to_thread(sys.stdin.read)
         await stop()
     await directory.close()
@@ -73,4 +95,5 @@ async def main(role: str, name: str, url: str, folder: Path, model: str) -> None
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    run(main(sys.argv[1], sys.argv[2], sys.argv[3], Path(sys.argv[4]), sys.argv[5]))
+    _, role, name, url, folder, model, *more = sys.argv
+    run(main(role, name, url, Path(folder), model, *more))

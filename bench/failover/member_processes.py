@@ -1,28 +1,38 @@
-"""The processes of a cluster without Ray: started, killed and frozen."""
+"""The processes of a cluster without Ray: started, killed, frozen and cut off."""
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Literal
 
 from bench.failover.member import SECRET
 from bench.router.site import process_of
 from cluster.deploy.embedded_redis import EmbeddedRedis
 from protos.wire.secret import made
 
+Fault = Literal["kill", "freeze", "cut"]
 _PREFILL = 2
 
 
 class MemberProcesses:
-    """A router and replicas, a process each; `router` is the address of the router."""
+    """A router and replicas, a process each; `router` is the address of the router.
 
-    def __init__(self, url: str, folder: Path, model: str, stack: ExitStack) -> None:
+    With `cables` a decode replica has a proxy before it, which is a process, too.
+    """
+
+    def __init__(
+        self, url: str, folder: Path, model: str, stack: ExitStack, *, cables: bool
+    ) -> None:
         self.router = ""
         self._ordered = [url, str(folder), model]
+        self._cables = cables
+        self._cable_pids: dict[str, int] = {}
         self._folder = folder
         self._stack = stack
         self._processes: dict[str, subprocess.Popen[str]] = {}
@@ -33,27 +43,38 @@ class MemberProcesses:
         """The names of the decode replicas that run."""
         return [name for name in self._processes if name.startswith("decode")]
 
-    def start(self, role: str) -> str:
-        """Start a member and wait until it is ready; returns its name, which is new."""
+    def start(self, *roles: str) -> None:
+        """Start members beside each other, under new names, and wait until all are ready."""
+        started = [self._begin(role) for role in roles]
+        for name, read in started:
+            said = read()
+            if said["cable"]:
+                self._cable_pids[name] = int(said["cable"])
+            if name.startswith("router"):
+                self.router = said["address"]
+
+    def _begin(self, role: str) -> tuple[str, Callable[[], dict[str, str]]]:
         self._started += 1
         name = f"{role}-{self._started}"
-        command = process_of("bench.failover.member", role, name, *self._ordered)
+        more = ["cable"] if self._cables and role == "decode" else []
+        command = process_of("bench.failover.member", role, name, *self._ordered, *more)
         self._processes[name], read = self._stack.enter_context(command)
-        address = read()["address"]
-        if role == "router":
-            self.router = address
-        return name
+        return name, read
 
-    def signal(self, name: str, number: signal.Signals) -> None:
-        """Send a signal to a member."""
-        self._processes[name].send_signal(number)
+    def strike(self, name: str, fault: Fault) -> None:
+        """Kill or freeze a member, or cut it off: its cable freezes."""
+        if fault == "cut":
+            os.kill(self._cable_pids[name], signal.SIGSTOP)
+        else:
+            number = signal.SIGKILL if fault == "kill" else signal.SIGSTOP
+            self._processes[name].send_signal(number)
 
-    def replace(self, name: str) -> str:
-        """Kill a member and start another of its role; returns the name of the new member."""
+    def replace(self, name: str) -> None:
+        """Kill a member and start another of its role."""
         process = self._processes.pop(name)
         process.kill()
         process.wait()
-        return self.start(name.partition("-")[0])
+        self.start(name.partition("-")[0])
 
     def log(self, name: str) -> list[str]:
         """The lines that a member has logged."""
@@ -65,14 +86,14 @@ class MemberProcesses:
 
 
 @contextmanager
-def members(model: str, decode: int) -> Iterator[MemberProcesses]:
+def members(model: str, decode: int, *, cables: bool = False) -> Iterator[MemberProcesses]:
     """A directory, two prefill replicas, that many decode replicas, and a router."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         made(folder / SECRET)
         redis = EmbeddedRedis.start()
         stack.callback(redis.stop)
-        found = MemberProcesses(redis.url, folder, model, stack)
-        for role in (*["prefill"] * _PREFILL, *["decode"] * decode, "router"):
-            found.start(role)
+        found = MemberProcesses(redis.url, folder, model, stack, cables=cables)
+        found.start(*["prefill"] * _PREFILL, *["decode"] * decode)
+        found.start("router")
         yield found

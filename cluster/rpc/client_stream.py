@@ -80,12 +80,12 @@ class CallStream:
             self._connection = _Connection(self._address, self._connector, self._dispatcher)
         return self._connection.begin(request, prompt, receiver)
 
-    def heard(self) -> bool:
-        """Whether anything came from the replica since the last time."""
-        return self._connection is not None and self._connection.heard()
+    def heard(self) -> bool | None:
+        """Whether anything came from the replica since the last time; None while not connected."""
+        return self._connection.heard() if self._connection is not None else None
 
     def cut(self, reason: str) -> bool:
-        """End the connection and its calls at once; False where no call runs."""
+        """End the connection and its calls at once; False where no call ran."""
         return self._connection is not None and self._connection.cut(reason)
 
     async def close(self, grace_s: float) -> None:
@@ -111,12 +111,12 @@ class CallStreams:
             self._streams[address] = stream
         return stream
 
-    def heard(self, address: str) -> bool:
-        """Whether anything came from that address since the last time."""
-        return address in self._streams and self._streams[address].heard()
+    def heard(self, address: str) -> bool | None:
+        """Whether anything came from there since the last time; None while not connected."""
+        return self._streams[address].heard() if address in self._streams else None
 
     def cut(self, address: str, reason: str) -> bool:
-        """End all calls to that address at once; False where none runs."""
+        """End the connection to that address and its calls at once; False where none ran."""
         return address in self._streams and self._streams[address].cut(reason)
 
     async def keep(self, addresses: Iterable[str], grace_s: float) -> None:
@@ -151,19 +151,19 @@ class _Connection:
         self._wire = Wire(self._take, self._lost, self._opened)
         self._opening = asyncio.create_task(self._open(address, connector))
 
-    def heard(self) -> bool:
-        return self._wire.heard()
+    def heard(self) -> bool | None:
+        return None if self.over or self._unsent is not None else self._wire.heard()
 
     def cut(self, reason: str) -> bool:
         """End now; later messages are ignored, and the next call makes another connection."""
-        if not self._receivers:
+        if self.over:
             return False
-        self.over = True
+        self.over, busy = True, bool(self._receivers)
         self._wire.close(reason)
         if self._unsent is not None:
             self._opening.cancel()
             self._end(reason)
-        return True
+        return busy
 
     def begin(self, request: Request, prompt: SharedPrompt, receiver: CallReceiver) -> ReplicaCall:
         self._begun += 1

@@ -20,11 +20,15 @@ from protos.calls_pb2 import CallEvent, Command, Ended, ReplicaMessage, RouterMe
 from protos.event_sink import EventSink
 from protos.shared_prompt import SharedPrompt
 from protos.status import failure_to_proto
-from protos.wire.framing import Wire
+from protos.wire.framing import SILENT_TICKS, TICK_S, Wire
 
 log = logging.getLogger(__name__)
 
 _STOP_S = 5.0
+# Bound: the longest time in which a replica writes nothing to a router. So a router tells a cut
+# connection from a replica without news. The router's own signs of life come every 5 s.
+BEAT_S = 0.5
+_SILENT_BEATS = round(SILENT_TICKS * TICK_S / BEAT_S)
 # Bounds: routers at a time, and calls of one router at a time.
 _MOST_SESSIONS = 1024
 _MOST_CALLS = 1 << 16
@@ -81,7 +85,7 @@ class _RouterSession:
     def __init__(
         self, serves: Mapping[str, Serve], ended: Callable[[_RouterSession], None]
     ) -> None:
-        self.wire = Wire(self.take, self.lost)
+        self.wire = Wire(self.take, self.lost, tick_s=BEAT_S, silent_ticks=_SILENT_BEATS)
         self.over = asyncio.Event()
         self._serves = serves
         self._on_end = ended

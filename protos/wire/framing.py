@@ -25,7 +25,8 @@ class Wire(asyncio.Protocol):
     """One end of a connection. `took` gets each message, `lost` once why the connection ended.
 
     Both are called from the event loop and must not wait. `opened` is called before either. A
-    message has at most `most_bytes`.
+    message has at most `most_bytes`. An end writes something every `tick_s` at least, and ends a
+    connection by which nothing came in `silent_ticks` of these.
     """
 
     def __init__(
@@ -35,11 +36,13 @@ class Wire(asyncio.Protocol):
         opened: Callable[[], None] = lambda: None,
         tick_s: float = TICK_S,
         most_bytes: int = MOST_BYTES,
+        silent_ticks: int = SILENT_TICKS,
     ) -> None:
         self._took = took
         self._lost = lost
         self._opened = opened
         self._tick_s = tick_s
+        self._silent_ticks = silent_ticks
         self._most_bytes = most_bytes
         self._transport: asyncio.Transport | None = None
         self._buffer = bytearray()
@@ -170,7 +173,7 @@ class Wire(asyncio.Protocol):
         self._wrote = False
         # While this side reads nothing, the other side is not silent.
         self._silent += self._reading
-        if self._silent >= SILENT_TICKS:
-            self.close(f"nothing was heard for {SILENT_TICKS * self._tick_s:g} s")
+        if self._silent >= self._silent_ticks:
+            self.close(f"nothing was heard for {self._silent_ticks * self._tick_s:g} s")
         else:
             self._tick_later()

@@ -10,7 +10,7 @@ from cluster.client import Client
 from tests.exactness import Case
 
 Answer = tuple[tuple[int, ...], Summary | None]
-_OPTIONS = ("max_tokens", "temperature", "ignore_eos", "stop_token_ids", "seed", "top_p", "top_k")
+OPTIONS = ("max_tokens", "temperature", "ignore_eos", "stop_token_ids", "seed", "top_p", "top_k")
 
 
 async def crowd(
@@ -30,7 +30,7 @@ async def answer(client: Client, case: Case, timeout_s: float = 300) -> Answer:
     """The tokens that came, each at its place, and the summary."""
     tokens: list[int] = []
     summary = None
-    options = {name: getattr(case.sampling, name) for name in _OPTIONS}
+    options = {name: getattr(case.sampling, name) for name in OPTIONS}
     async for event in client.generate(list(case.prompt), timeout_s=timeout_s, **options):
         if isinstance(event, Tokens):
             assert event.index == len(tokens)

@@ -21,7 +21,7 @@ from tests.integration.test_prefixes import expected
 from tests.integration.test_resume import GREEDY, LONG, PROMPTS, Stream
 
 START_S = 60.0
-# It is 1.5 s on an idle host. Without the mending it was 15 s.
+# It is 1 s on an idle host. Without the mending it was 15 s.
 NOTICED_S = 8.0
 
 

@@ -20,15 +20,15 @@ def silent_for(silence, ticks):
     return silence.lost
 
 
-def test_a_replica_is_lost_after_a_silence_of_one_and_a_half_seconds():
+def test_a_replica_is_lost_after_a_silence_of_one_second():
     silence = ReplicaSilence()
-    assert not silent_for(silence, 14)
+    assert not silent_for(silence, 9)
     assert silent_for(silence, 1)
     silence.tick(heard=True)
     assert not silence.lost
 
 
-@pytest.mark.parametrize(("stood", "waits"), [(3, 15), (10, 20), (30, 60), (400, 150)])
+@pytest.mark.parametrize(("stood", "waits"), [(3, 10), (5, 10), (8, 16), (30, 60), (400, 150)])
 def test_a_replica_that_spoke_again_gets_twice_its_longest_silence(stood, waits):
     silence = ReplicaSilence()
     silent_for(silence, stood)
@@ -42,14 +42,15 @@ def test_an_old_silence_counts_no_more():
     silent_for(silence, 30)
     for _ in range(601):
         silence.tick(heard=True)
-    assert silent_for(silence, 15)
+    assert silent_for(silence, 10)
 
 
 class Site:
-    """A router's pools and calls."""
+    """A router's pools and calls; the connections to `connected` are open."""
 
     def __init__(self, *healthy):
         self.records, self.talking, self.ended = list(healthy), set(), []
+        self.connected = set()
         self.silent = SilentReplicas(self, self)
 
     def healthy(self, pool):
@@ -59,7 +60,8 @@ class Site:
         return self.records
 
     def heard(self, address):
-        return address in self.talking
+        talks = address in self.talking
+        return talks if talks or address in self.connected else None
 
     def cut(self, address, reason):
         self.ended.append((address, reason))
@@ -72,8 +74,8 @@ class Site:
 
 def test_calls_end_where_neither_reports_nor_events_come():
     site = Site(OTHER, PREFILL)
-    site.pass_by(15, DECODE, OTHER, reporting=[OTHER])
-    assert site.ended == [("a:1", "nothing was heard for 1.5 s")]
+    site.pass_by(10, DECODE, OTHER, reporting=[OTHER])
+    assert site.ended == [("a:1", "nothing was heard for 1.0 s")]
 
 
 @pytest.mark.parametrize("sign", ["reports", "events"])
@@ -104,10 +106,41 @@ def test_a_replica_of_both_roles_needs_one_that_takes_over_in_both_pools():
     assert site.ended
 
 
+def test_a_replica_that_is_silent_itself_takes_nothing_over():
+    """A host that starves two replicas silences both, each for a little longer or shorter."""
+    site = Site(OTHER)
+    site.pass_by(3, DECODE)
+    site.pass_by(8, DECODE, OTHER)
+    assert not site.ended
+    site.pass_by(1, DECODE, OTHER, reporting=[OTHER])
+    assert [address for address, _ in site.ended] == ["a:1"]
+
+
+def test_calls_end_whose_connection_is_silent_beside_reports():
+    """Another connection to the same replica may do, so no other replica is needed."""
+    site = Site(DECODE)
+    site.connected = {"a:1"}
+    site.pass_by(11, DECODE, reporting=[DECODE])
+    site.pass_by(5, DECODE)
+    assert not site.ended
+    site.pass_by(1, DECODE, reporting=[DECODE])
+    assert site.ended == [("a:1", "no word of calls in 12 reports")]
+    site.pass_by(11, DECODE, reporting=[DECODE])
+    assert len(site.ended) == 1, "the next connection has as much time"
+
+
+def test_reports_beside_no_connection_count_for_none():
+    site = Site(DECODE)
+    site.pass_by(50, DECODE, reporting=[DECODE])
+    site.connected = {"a:1"}
+    site.pass_by(11, DECODE, reporting=[DECODE])
+    assert not site.ended
+
+
 def test_a_new_life_begins_without_a_silence():
     site = Site(OTHER)
-    site.pass_by(14, DECODE)
-    site.pass_by(14, replace(DECODE, generation=2))
+    site.pass_by(9, DECODE)
+    site.pass_by(9, replace(DECODE, generation=2))
     assert not site.ended
 
 

@@ -137,7 +137,7 @@ async def test_a_cut_ends_calls_at_once_and_nothing_comes_later():
     """The replica frees what it held, and the next call goes over a new connection."""
     async with rig() as (steps, streams, address, server):
         taker = Taker()
-        assert not streams.heard(address) and not streams.cut(address, "no call runs")
+        assert streams.heard(address) is None and not streams.cut(address, "no call runs")
         streams.to(address).begin(DecodeRequest(transfer="endless"), PROMPT, taker)
         await eventually(lambda: taker.ids)
         assert streams.heard(address)
@@ -150,6 +150,32 @@ async def test_a_cut_ends_calls_at_once_and_nothing_comes_later():
         await eventually(lambda: later.ended and "endless" in steps.freed)
         assert len(taker.ids) == had
         await eventually(lambda: server.sessions == 1)
+
+
+async def test_a_replica_without_news_is_heard_within_two_signs_of_life():
+    """A router takes a connection for cut after 12 reports, which take 1.2 s or more."""
+    async with rig() as (steps, streams, address, _):
+        steps.freeing.clear()
+        taker = Taker()
+        call = streams.to(address).begin(
+            DecodeRequest(transfer="endless-slow-to-free"), PROMPT, taker
+        )
+        await eventually(lambda: taker.ids)
+        call.cancel()
+        await eventually(lambda: steps.begun and not streams.heard(address))
+        await eventually(lambda: streams.heard(address), 2 * call_server.BEAT_S + 0.1)
+        steps.freeing.set()
+
+
+async def test_a_cut_ends_a_connection_without_calls_for_the_next_call_to_make_another():
+    async with rig() as (_, streams, address, server):
+        first, second = Taker(), Taker()
+        streams.to(address).begin(DecodeRequest(transfer="1"), PROMPT, first)
+        await eventually(lambda: first.ended)
+        assert not streams.cut(address, "no word of calls")
+        assert streams.heard(address) is None
+        streams.to(address).begin(DecodeRequest(transfer="2"), PROMPT, second)
+        await eventually(lambda: second.ended and server.sessions == 1)
 
 
 async def test_a_cut_ends_calls_whose_connection_is_not_open_yet():

@@ -60,12 +60,16 @@ class RayHosts:
     the authority of the front ends, where they have TLS.
     """
 
+    chart_pools: Mapping[str, Object] = MappingProxyType({})
+    workers: tuple[str, ...] = POOLS
+
     def __init__(self, switch: Switch, folder: Path, application: Mapping[str, Any]) -> None:
         self.switch = switch
         self._folder = folder
         self._chart = objects(
             {
                 "application": dict(application),
+                "pools": dict(self.chart_pools),
                 "redis": {"url": f"redis://redis:{REDIS_PORT}/0", "allowWithoutPassword": True},
                 "security": {"allowWithoutKeys": True},
                 "tls": {"enabled": False},
@@ -90,9 +94,9 @@ class RayHosts:
         """Start Redis, the head and the nodes of the pools, and wait until all are there."""
         self.start_redis()
         self.start_head()
-        for pool in POOLS:
-            self.start_node(pool)
-        self.until(lambda: set(self.alive()) == {"head", *POOLS}, START_TIMEOUT_S, "nodes")
+        for name in self.workers:
+            self.start_node(name)
+        self.until(lambda: set(self.alive()) == {"head", *self.workers}, START_TIMEOUT_S, "nodes")
 
     def start_redis(self) -> None:
         """A redis-server, and a proxy by which everybody on the switch reaches it."""
@@ -169,13 +173,12 @@ class RayHosts:
     def restored(self) -> bool:
         """Whether Ray counts all nodes as alive, and Serve finds the application healthy."""
         self.keep()
-        return self.application() == "RUNNING" and self.alive() == sorted(["head", *POOLS])
+        return self.application() == "RUNNING" and self.alive() == sorted(["head", *self.workers])
 
     def alive(self) -> list[str]:
         """The hosts whose nodes Ray counts as alive."""
-        answer = self.ask("/nodes?view=summary") or {}
-        nodes = answer.get("data", {}).get("summary", [])
-        names = {self.host(name).address: name for name in NAMES}
+        nodes = (self.ask("/nodes?view=summary") or {}).get("data", {}).get("summary", [])
+        names = {host.address: name for name, host in self.switch.hosts.items()}
         raylets = [node.get("raylet", {}) for node in nodes]
         return sorted(
             names[raylet["nodeManagerAddress"]]
@@ -247,7 +250,8 @@ class RayHosts:
         """The last lines of what the hosts printed, and of Serve's own logs."""
         files = sorted(self._folder.glob("*/*.log"))
         files += sorted(self._folder.glob("*/ray/session_2*/logs/serve/*.log"))
-        return "\n".join(f"== {file}\n{_tail(file)}" for file in files)
+        ends = {file: file.read_text(errors="replace")[-3000:] for file in files}
+        return "\n".join(f"== {file}\n{end}" for file, end in ends.items())
 
     async def _status(self) -> StatusResponse:
         return await fetch_status(RouterAddress.at(self.grpc, self.authority), self._operator_key)
@@ -294,7 +298,3 @@ class RayHosts:
 def _in_use(entry: ReplicaStatus) -> int:
     blocks = entry.blocks
     return blocks.used + blocks.leased + blocks.quarantined + blocks.orphaned
-
-
-def _tail(file: Path, size: int = 3000) -> str:
-    return file.read_text(errors="replace")[-size:]

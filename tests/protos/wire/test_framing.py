@@ -122,6 +122,13 @@ async def test_an_idle_end_says_that_it_lives_and_a_silent_one_is_cut_off():
     assert end.transport.written == bytes(4 * SILENT_TICKS)
 
 
+async def test_an_end_may_speak_more_often_than_it_gives_a_peer_up():
+    end = End(tick_s=0.01, silent_ticks=5)
+    await eventually(lambda: end.lost)
+    assert end.lost == ["nothing was heard for 0.05 s"]
+    assert end.transport.written == bytes(4 * 5)
+
+
 async def test_a_peer_is_not_silent_while_this_side_reads_nothing():
     end = End(tick_s=0.01)
     end.transport.pause_reading = lambda: None
