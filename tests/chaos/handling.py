@@ -347,4 +347,22 @@ HANDLINGS = (
             "test_one_that_dies_again_and_again_is_given_up",
         ),
     ),
+    _handling(
+        "raylet that died",
+        "cluster/deploy/local_ray/raylet.py",
+        ("if ended(self._pid):", "if False:"),
+        ("tests/cluster/deploy/test_raylet.py", "test_a_raylet_that_died_is_no_cluster"),
+    ),
+    _handling(
+        "end beside a controller that does not answer",
+        "cluster/deploy/ray_cluster.py",
+        (
+            "while ending.is_alive() and time.monotonic() < deadline:",
+            "while ending.is_alive():",
+        ),
+        (
+            "tests/cluster/deploy/test_ray_cluster.py",
+            "test_a_controller_that_never_answers_holds_up_no_end",
+        ),
+    ),
 )

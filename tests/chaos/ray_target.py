@@ -36,7 +36,7 @@ _COMMANDS = {
     "raylet": "/raylet/raylet ",
     "controller": "ray::ServeController",
     "dashboard": "/dashboard/dashboard.py",
-    "agent": "/dashboard/agent.py",
+    "agent": "ray::DashboardAgent",
     "redis": "redis-server",
 }
 _PROXIES = ("ProxyActor", "haproxy")
