@@ -37,28 +37,25 @@ def main() -> int:
     options = _parse()
     began = time.monotonic()
     form = "Ray" if options.ray else "processes"
-    if options.run is not None:
-        with suppress(KeyboardInterrupt):
-            asyncio.run(_run(options, [options.run], _Shown()))
-        return 0
-    log = RunLog(
-        options.cache / f"chaos-{form.lower()}-{options.seed}.jsonl", anew=not options.go_on
-    )
+    log, numbers = RunLog(), [options.run]
+    if options.run is None:
+        name = f"chaos-{form.lower()}-{options.seed}.jsonl"
+        log = RunLog(options.cache / name, anew=not options.go_on)
+        numbers = log.missing(options.runs)
     with suppress(KeyboardInterrupt):  # the runs so far are shown
-        asyncio.run(_run(options, log.missing(options.runs), log))
-    if not log.records:
-        return 1
+        asyncio.run(_run(options, numbers, log))
     machine = describe_machine()
     print(f"{now()}; {as_line(machine)}; {time.monotonic() - began:.0f} s\n")
     print(summary(log.records))
-    each = as_series(form, log.records, options.seed, machine)
-    print(keep(options.results, "chaos", machine, each))
-    return any(one.bad for one in log.records)
+    if options.run is None and log.records:
+        each = as_series(form, log.records, options.seed, machine)
+        print(keep(options.results, "chaos", machine, each))
+    return not log.records or any(one.bad for one in log.records)
 
 
 def summary(records: list[Record]) -> str:
     """The table, the states at which faults came, and everything that must not be."""
-    lines = [[fault, *as_cells(row(some))] for fault, some in by_fault(records).items()]
+    lines = [[fault, *as_cells(row(some))] for fault, some in by_fault(records).items() if some]
     moments = Counter(one.moment for one in records if one.moment)
     front_ends = sum((Counter(one.front_ends) for one in records), Counter())
     bad = [
@@ -78,12 +75,7 @@ def _told(counts: Counter[str]) -> str:
     return ", ".join(f"{name} {count}" for name, count in counts.items())
 
 
-class _Shown:
-    def add(self, record: Record) -> None:
-        """Keep nothing."""
-
-
-async def _run(options: argparse.Namespace, numbers: list[int], log: RunLog | _Shown) -> None:
+async def _run(options: argparse.Namespace, numbers: list[int], log: RunLog) -> None:
     until_s = time.monotonic() + options.minutes * 60
     at = commit()
     async with _opened(options) as chaos:

@@ -68,15 +68,18 @@ class Record:
 
 
 class RunLog:
-    """The records of one chaos in a file, a line each."""
+    """The records of one chaos in a file, a line each; without a file they are not kept."""
 
-    def __init__(self, path: Path, *, anew: bool) -> None:
+    def __init__(self, path: Path | None = None, *, anew: bool = False) -> None:
+        self.records = list[Record]()
+        self._path = path
+        if path is None:
+            return
         path.parent.mkdir(parents=True, exist_ok=True)
         if anew:
             path.unlink(missing_ok=True)
-        self._path = path
         lines = path.read_text().splitlines() if path.is_file() else []
-        self.records = [Record(**json.loads(line)) for line in lines]
+        self.records += [Record(**json.loads(line)) for line in lines]
 
     def missing(self, runs: int) -> list[int]:
         """The numbers of the runs below `runs` that were not done."""
@@ -86,8 +89,9 @@ class RunLog:
     def add(self, record: Record) -> None:
         """Keep a run."""
         self.records.append(record)
-        with self._path.open("a") as file:
-            file.write(json.dumps(asdict(record)) + "\n")
+        if self._path is not None:
+            with self._path.open("a") as file:
+                file.write(json.dumps(asdict(record)) + "\n")
 
 
 def by_fault(records: Sequence[Record]) -> dict[str, list[Record]]:
