@@ -10,8 +10,7 @@ import asyncio
 import os
 import random
 import signal
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -64,27 +63,23 @@ class Striker:
 
     async def freeze(self, pid: int) -> bool:
         """Let a process stand still for a while; False where it did not."""
-        async with _frozen(pid) as seen:
-            await asyncio.sleep(self.length_s())
-            return seen and is_stopped(pid)
+        return await _stand_still(pid, self.length_s())
 
     async def slow(self, pid: int) -> bool:
         """Let a process run for a third of a while."""
         seen = False
         for _ in range(_PULSES):
-            async with _frozen(pid) as stood:
-                await asyncio.sleep(_PULSE_S)
-                seen = seen or stood
+            seen = await _stand_still(pid, _PULSE_S) or seen
             await asyncio.sleep(_REST_S)
         return seen
 
 
-@asynccontextmanager
-async def _frozen(pid: int) -> AsyncIterator[bool]:
+async def _stand_still(pid: int, length_s: float) -> bool:
     send(pid, signal.SIGSTOP)
     try:
         await eventually(lambda: is_stopped(pid) or is_gone(pid), SEEN_S)
-        yield is_stopped(pid)
+        await asyncio.sleep(length_s)
+        return is_stopped(pid)
     finally:
         send(pid, signal.SIGCONT)
 

@@ -16,6 +16,9 @@ from tests.chaos.web_clients import Clients, FrontEnd
 _MOMENT_S = 4.0
 # Of the faults so many come at a state of a request, the others at any time.
 _AT_A_STATE = 0.7
+# Before a fault at any time, and before the loss of a replica for a fault while its streams are
+# computed again.
+_PAUSES_S = {"": (0.05, 0.6), "recomputing": (0.3, 0.8)}
 _DECODING, _LAST = 8, 3
 _STREAMS = (5, 9)
 _CALM_TRIES, _AT_ONCE = 5, 6
@@ -145,13 +148,12 @@ class Chaos:
             asyncio.create_task(self._later(one, rng.uniform(0, 0.5), f"tenant{number}"))
             for one in outcome.streams
         ]
+        if pause_s := _PAUSES_S.get(moment):
+            await asyncio.sleep(rng.uniform(*pause_s))
         if moment == "recomputing":
-            await asyncio.sleep(rng.uniform(0.3, 0.8))
             await self._target.strike(Fault("kill", "decode"), {}, rng)
         if moment:
             outcome.reached = await self.moments.come()
-        else:
-            await asyncio.sleep(rng.uniform(0.05, 0.6))
         outcome.open = sum(one.answer.started and not one.answer.ended for one in outcome.streams)
         places = self.moments.places.get(self.moments.request, {})
         outcome.delivered = await self._target.strike(fault, places, rng)
