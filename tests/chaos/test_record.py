@@ -56,5 +56,5 @@ def test_the_table_is_in_the_report():
     head, _, first, last, *_ = matrices("chaos", [kept])[0].splitlines()
     assert head.startswith("| AMD Zen 3 | runs | delivered | streams | open | exact |")
     assert first.startswith("| Ray, kill decode | 1 | 1 | 1 | 1 | 1 |")
-    assert first.endswith("| 0.5 s | 0.5 s | 0.5 s | 2 s |")
+    assert first.endswith("| 0.50 | 0.50 | 0.50 | 2.00 |")
     assert last.startswith("| Ray, all | 1 |")
