@@ -17,7 +17,8 @@ TORCH_INDEX ?=
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 # Tests that take minutes, and are not part of `make test`.
 CLUSTER_TESTS := tests/e2e/hosts tests/e2e/two_hosts tests/e2e/test_scaling.py \
-	tests/e2e/test_rollout.py tests/e2e/test_sleep.py tests/e2e/test_two_routers.py
+	tests/e2e/test_rollout.py tests/e2e/test_sleep.py tests/e2e/test_two_routers.py \
+	tests/e2e/test_ray_chaos.py
 # Two tests at a time, with real clusters first; one at a time if ARGS selects tests.
 BESIDE = $(if $(ARGS),,-n 2 --dist loadscope --no-loadscope-reorder tests/e2e tests)
 GENERATE := -m grpc_tools.protoc -I.
@@ -172,7 +173,7 @@ fuzz: $(VENV)/.installed-dev  ## 100,000 fuzzed requests to every port; ARGS="--
 soak-transfer: $(VENV)/.installed-dev  ## 10,000 random faults while KV moves, then a check for leaks
 	$(BIN)/python -m tests.chaos.soak $(ARGS)
 
-chaos: $(VENV)/.installed-dev  ## kill, freeze, slow and cut off parts of a cluster 1,000 times; ARGS="--runs 100"
+chaos: $(VENV)/.installed-dev  ## kill, freeze, slow and cut off parts of a cluster 1,000 times; ARGS="--ray --minutes 8 --continue"
 	$(BIN)/python -m tests.chaos.main $(ARGS)
 
 clean:  ## remove the environments

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bench.core.results import RESULTS, Results, read_all
 from bench.report.goals import GOALS
-from bench.report.tables import claims, details, goal_table, machines
+from bench.report.tables import claims, details, goal_table, machines, matrices
 
 REPORT = Path("bench/REPORT.md")
 _ABOUT = """\
@@ -58,6 +58,8 @@ def report(results: Sequence[Results]) -> str:
     for title, benchmark, endings in _SECTIONS:
         if tables := details(benchmark, results, endings):
             parts += [f"## {title}", *tables]
+    if tables := matrices("chaos", results):
+        parts += ["## Chaos", *tables]
     return "\n\n".join(parts) + "\n"
 
 

@@ -70,6 +70,29 @@ def details(benchmark: str, results: Sequence[Results], endings: tuple[str, ...]
     return parts
 
 
+def matrices(benchmark: str, results: Sequence[Results]) -> list[str]:
+    """A table for each kind of machine, with a row for each series and a column for each figure."""
+    parts = []
+    for each in (one for one in results if one.benchmark == benchmark):
+        units = {name: one.unit for s in each.series for name, one in s.figures.items()}
+        names = list(units)
+        titles = [f"{name}, {unit}" if unit else name for name, unit in units.items()]
+        rows = [
+            [series.name, *(_plain(series.figures.get(name)) for name in names)]
+            for series in each.series
+        ]
+        there = dict.fromkeys((origin(one) + _conditions(one), each.kind) for one in each.series)
+        told = [f"- {title_of(kind)}: {text}" for text, kind in there]
+        parts += [table([title_of(each.kind), *titles], rows), "\n".join(told)]
+    return parts
+
+
+def _plain(one: Figure | None) -> str:
+    if one is None:
+        return ""
+    return f"{one.value:,.2f}" if one.unit else f"{one.value:,g}"
+
+
 def claims(results: Sequence[Results]) -> str:
     """The table of common claims about serving, with measured values."""
     found = [each for each in results if each.benchmark == "claims"]

@@ -44,7 +44,7 @@ from cluster.replica_record import ReplicaRecord
 from cluster.rpc.membership import Membership
 from cluster.sockets import join, reachable
 from cluster.tenants.operator_key import VARIABLE, OperatorKey
-from engine.errors import ConfigError, Unavailable
+from engine.errors import ConfigError, TandemError, Unavailable
 from protos.wire.certificates import server_certificate
 from protos.wire.secret import made
 
@@ -173,21 +173,37 @@ class Launcher:
             gone: Unavailable | None = None
             while gone is None and not await stop_requested(directory, self._redis, seal):
                 await asyncio.sleep(_STOP_INTERVAL_S)
-                gone = self._gcs_lost()
+                gone = self._ray_lost()
             rolling.cancel()
         if gone is not None:
+            await self._requests_ended()
             raise gone
         self._progress.say("stop requested")
 
-    def _gcs_lost(self) -> Unavailable | None:
-        """Why Ray's GCS is lost for good; a GCS that died is started anew first."""
+    def _ray_lost(self) -> Unavailable | None:
+        """Why Ray is lost for good; a GCS that died is started anew first."""
         assert self._ray is not None
         try:
-            self._ray.keep_gcs()
+            self._ray.keep()
         except Unavailable as error:
-            self._progress.say(f"{error.message}: running requests end, and no new ones begin")
+            self._progress.say(f"{error.message}: this cluster ends after its running requests")
             return error
         return None
+
+    async def _requests_ended(self) -> None:
+        """Wait until no request runs, for `ray.drain_s` at most. Replicas live on without Ray."""
+        for _ in range(round(self._config.ray.drain_s / _STOP_INTERVAL_S)):
+            if not await self._is_busy():
+                return
+            await asyncio.sleep(_STOP_INTERVAL_S)
+
+    async def _is_busy(self) -> bool:
+        """Whether requests run or wait, as far as a router tells."""
+        try:
+            status = await fetch_status(self._own_router, self._operator_key.key)
+        except TandemError:
+            return True
+        return any(one.running or one.waiting for one in status.replicas)
 
     async def _roll_out(self, directory: Directory, seal: RequestSeal) -> None:
         """Roll out another configuration whenever it is asked for."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -17,6 +18,7 @@ from ray.serve.schema import ApplicationStatus, ApplicationStatusOverview
 from cluster.chart.grafana_install import place_dashboard
 from cluster.config.schema import TandemConfig
 from cluster.deploy.local_ray.gcs_server import GcsServer
+from cluster.deploy.local_ray.raylet import Raylet
 from cluster.deploy.replica_warnings import ReplicaWarnings
 from cluster.deploy.serve_app import APPLICATION, QUIET, build, share_of_cluster
 from cluster.deploy.startup_progress import DeploymentState, StartupProgress, failure_reason
@@ -45,6 +47,7 @@ class RayCluster:
         self._local = config.ray.address is None
         self._session: Path | None = None
         self._gcs: GcsServer | None = None
+        self._raylet: Raylet | None = None
         self._warnings: ReplicaWarnings | None = None
 
     @property
@@ -71,6 +74,7 @@ class RayCluster:
         if self._local:
             _keep_token_private()
             self._gcs = GcsServer.find(ray.get_runtime_context().gcs_address)
+            self._raylet = Raylet.find()
         self._progress.stage("ray")
 
     def start_serve(self) -> None:
@@ -87,7 +91,7 @@ class RayCluster:
             # Before the first status is read: an earlier application may have failed, and its
             # status stands until Serve's controller has seen the new one.
             time.sleep(_STATUS_INTERVAL_S)
-            self.keep_gcs()
+            self.keep()
             if self._all_up():
                 break
             if time.monotonic() > deadline:
@@ -115,11 +119,13 @@ class RayCluster:
         """Why the last deployment will not come up; None while it may. Raises Unavailable."""
         return _failure(*self._read())
 
-    def keep_gcs(self) -> None:
+    def keep(self) -> None:
         """Start the GCS of a local Ray anew if it died; raises Unavailable where that is in vain.
 
-        Call it often, from the main thread.
+        It is in vain without the raylet, too. Call it often, from the main thread.
         """
+        if self._raylet is not None:
+            self._raylet.check()
         if self._gcs is not None:
             self._gcs.keep()
 
@@ -138,12 +144,17 @@ class RayCluster:
                 self._warnings.stop()
 
     def _delete(self) -> None:
-        """End the application, and wait for it. Serve itself would wait for no more than 60 s."""
-        serve.delete(APPLICATION, _blocking=False)
+        """End the application, and wait for it. Serve itself would wait for no more than 60 s.
+
+        A call of Serve waits for ever where its controller does not answer.
+        """
+        self.keep()
+        ending = threading.Thread(target=_end_application, name="end of Serve", daemon=True)
+        ending.start()
         deadline = time.monotonic() + self._config.ray.drain_s + _END_S
-        while APPLICATION in serve.status().applications and time.monotonic() < deadline:
-            self.keep_gcs()
-            time.sleep(_STATUS_INTERVAL_S)
+        while ending.is_alive() and time.monotonic() < deadline:
+            self.keep()
+            ending.join(_STATUS_INTERVAL_S)
 
     def _all_up(self) -> bool:
         """Report the running replicas; returns whether all run. Raises Unavailable on a failure."""
@@ -186,6 +197,14 @@ class RayCluster:
             "dashboard_port": self._config.ray.dashboard_port,
             "object_store_memory": _OBJECT_STORE_BYTES,
         }
+
+
+def _end_application() -> None:
+    """Have Serve end the application, and wait for that."""
+    with contextlib.suppress(Exception):
+        serve.delete(APPLICATION, _blocking=False)
+        while APPLICATION in serve.status().applications:
+            time.sleep(_STATUS_INTERVAL_S)
 
 
 def gpu_hint(config: TandemConfig, gpus: int) -> str | None:

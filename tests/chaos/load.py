@@ -12,9 +12,10 @@ from typing import Any
 import torch
 
 from cluster.api import Resumability, Started, Summary, Tokens
-from cluster.client import Client
 from engine.errors import Cancelled, InvalidRequest, Overloaded, TandemError, Unavailable
 from engine.types.sampling_params import SamplingParams
+from tests.chaos.faults import Fault
+from tests.chaos.web_clients import Clients, FrontEnd
 from tests.exactness import Case, excused, tie_of_a_draw
 
 OnTokens = Callable[[str, int, int], None]
@@ -86,7 +87,8 @@ class Stream:
     cancelled   its client ended it
     refused     a retryable error came before its start
     unjournaled its router was taken away while its client knew that it cannot be resumed
-    broken      a retryable error ended it, its router was taken away, and it cannot be resumed
+    broken      a retryable error ended it, its router was taken away, and it cannot be resumed;
+                or any error, where the whole cluster ended
     lost, repeated, wrong, endless: what must not be
     """
 
@@ -94,13 +96,14 @@ class Stream:
     request: Request
     resumable: bool
     cancel_after: int = 0
+    front_end: FrontEnd = "grpc"
     answer: Answer = field(default_factory=Answer)
     error: BaseException | None = None
     fate: str = ""
     longest_s: float = 0.0
     why: str = ""
 
-    async def run(self, client: Client, tenant: str, on_tokens: OnTokens) -> None:
+    async def run(self, clients: Clients, tenant: str, on_tokens: OnTokens) -> None:
         """Send it and read it to its end, which must come within ENDS_S.
 
         `on_tokens` hears of its name, how many tokens came and how many are wanted.
@@ -109,19 +112,20 @@ class Stream:
         try:
             async with asyncio.timeout(ENDS_S):
                 if self.request.kind == "score":
-                    await self._score(client, tenant)
+                    await self._score(clients, tenant)
                 else:
-                    await self._read(client, options | {"resumable": self.resumable}, on_tokens)
+                    await self._read(clients, options | {"resumable": self.resumable}, on_tokens)
         except (TandemError, TimeoutError) as error:
             self.error = error
 
-    async def _score(self, client: Client, tenant: str) -> None:
+    async def _score(self, clients: Clients, tenant: str) -> None:
         texts = [list(self.request.prompt)]
-        [found] = await client.score(texts, request_id=self.name, tenant=tenant)
+        [found] = await clients.grpc.score(texts, request_id=self.name, tenant=tenant)
         self.answer.scores = list(found.scores.logprobs)
         self.answer.ended = True
 
-    async def _read(self, client: Client, options: dict[str, Any], on_tokens: OnTokens) -> None:
+    async def _read(self, clients: Clients, options: dict[str, Any], on_tokens: OnTokens) -> None:
+        client = clients.of(self.front_end)
         answer, last_s, want = self.answer, time.monotonic(), options["max_tokens"]
         async for event in client.generate(self.request.prompt, **options):
             now_s = time.monotonic()
@@ -146,11 +150,11 @@ class Stream:
             elif isinstance(event, Summary):
                 answer.ended = True
 
-    def judge(self, want: Answer, model: torch.nn.Module, *, router_lost: bool) -> None:
-        """Set the fate, beside the undisturbed answer. `router_lost`: a router was taken away."""
-        self.fate, self.why = self._judged(want, model, router_lost)
+    def judge(self, want: Answer, model: torch.nn.Module, fault: Fault) -> None:
+        """Set the fate under a fault, beside the undisturbed answer."""
+        self.fate, self.why = self._judged(want, model, fault)
 
-    def _judged(self, want: Answer, model: torch.nn.Module, router_lost: bool) -> tuple[str, str]:
+    def _judged(self, want: Answer, model: torch.nn.Module, fault: Fault) -> tuple[str, str]:
         got, error = self.answer, self.error
         if isinstance(error, TimeoutError):
             return "endless", f"no end within {ENDS_S:g} s"
@@ -160,7 +164,7 @@ class Stream:
         if different:
             return different
         if error is not None:
-            return self._ended_by(error, router_lost)
+            return self._ended_by(error, fault)
         if self.request.kind == "cancel" and got.ids.get(0) != want.ids.get(0):
             return "cancelled", ""
         if not got.ended or any(len(got.ids.get(n, ())) < len(ids) for n, ids in want.ids.items()):
@@ -169,15 +173,16 @@ class Stream:
             return "wrong", f"{got.finish} {want.finish}, or another text"
         return "exact", ""
 
-    def _ended_by(self, error: BaseException, router_lost: bool) -> tuple[str, str]:
+    def _ended_by(self, error: BaseException, fault: Fault) -> tuple[str, str]:
         why = f"{type(error).__name__}: {error}" + ", suspended" * self.answer.suspended
         if self.request.kind == "cancel" and isinstance(error, Cancelled):
             return "cancelled", ""
         if isinstance(error, Overloaded | Unavailable) and not self.answer.started:
             return "refused", why
-        if router_lost and self.answer.suspended and isinstance(error, InvalidRequest):
+        if fault.breaks_streams and self.answer.suspended and isinstance(error, InvalidRequest):
             return "unjournaled", why
-        if router_lost and not self.resumable and isinstance(error, Unavailable):
+        broken = fault.breaks_streams and not self.resumable and isinstance(error, Unavailable)
+        if broken or fault.ends_cluster:
             return "broken", why
         return "lost", why
 

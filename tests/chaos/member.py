@@ -137,7 +137,7 @@ async def _member(order: Order) -> None:
     directory = Directory.of(config)
     if order.role == "router":
         router = await RouterServer.start(config, order.name, directory)
-        control.tell(ready=router.grpc_address)
+        control.tell(ready=router.grpc_address, http=router.http_address)
         settle()
         await control.answer(lambda: router.router.running)
         return

@@ -22,6 +22,7 @@ from protos.wire.secret import made
 from tests import tiny
 from tests.chaos.cables import Cables, dial_tcp, dial_unix
 from tests.chaos.member import Order
+from tests.chaos.target import OnState
 from tests.eventually import eventually
 
 ROLES = {"prefill": 2, "decode": 2, "router": 2}
@@ -31,12 +32,10 @@ _ANSWER_S = 10.0
 _FORKS = {"TOKENIZERS_PARALLELISM": "false"}
 _ERROR = re.compile(r"\S+ error |Traceback")
 
-OnState = Callable[[str, dict[str, str]], None]
-
 
 @dataclass(eq=False)
 class Member:
-    """One process. A router's `door` stays when another process takes its place."""
+    """One process. The doors of a router stay when another process takes its place."""
 
     name: str
     role: str
@@ -44,6 +43,9 @@ class Member:
     redis: str
     pid: int = 0
     port: asyncio.Future[int] = field(
+        default_factory=lambda: asyncio.get_running_loop().create_future()
+    )
+    http_port: asyncio.Future[int] = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
     ready: asyncio.Event = field(default_factory=asyncio.Event)
@@ -76,6 +78,7 @@ class Members:
         self.cables = Cables(lambda: {one.name: one.pid for one in self.living})
         self.living = list[Member]()
         self.doors = list[str]()
+        self.http_doors = list[str]()
         self.on_state: OnState = lambda _state, _fields: None
         self._transport = transport
         self._routers = dict[str, Member]()
@@ -102,8 +105,9 @@ class Members:
         assert self._nursery.stdout is not None
         await asyncio.wait_for(self._nursery.stdout.readline(), _START_S)
         for number in range(ROLES["router"]):
-            door = await self.cables.lay(f"door-{number}", dial_tcp(self._door(number)), "client")
-            self.doors.append(door)
+            for doors, name in ((self.doors, "port"), (self.http_doors, "http_port")):
+                dial = dial_tcp(self._door(number, name))
+                doors.append(await self.cables.lay(f"door-{number}", dial, "client"))
         roles = [role for role, count in ROLES.items() for _ in range(count)]
         doors = iter(self.doors)
         await asyncio.gather(
@@ -168,12 +172,12 @@ class Members:
             self._listener.close()
         self.redis.stop()
 
-    def _door(self, number: int) -> Callable[[], Any]:
+    def _door(self, number: int, name: str) -> Callable[[], Any]:
         async def port() -> int:
             member = self._routers[self.doors[number]]
             if member.gone.is_set():
                 raise ConnectionRefusedError
-            return await _shielded(member.port)
+            return await _shielded(getattr(member, name))
 
         return port
 
@@ -199,7 +203,8 @@ class Members:
             member.port.set_result(message["port"])
         elif "ready" in message:
             if member.role == "router":
-                member.port.set_result(int(message["ready"].rpartition(":")[2]))
+                member.port.set_result(_port_of(message["ready"]))
+                member.http_port.set_result(_port_of(message["http"]))
             member.ready.set()
         else:
             state = message.pop("state")
@@ -217,6 +222,10 @@ async def members(transport: str = "auto") -> AsyncIterator[Members]:
             yield found
         finally:
             await found.close()
+
+
+def _port_of(address: str) -> int:
+    return int(address.rpartition(":")[2])
 
 
 async def _shielded(port: asyncio.Future[int]) -> int:

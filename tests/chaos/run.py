@@ -4,32 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import Counter
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from cluster.client import Client
-from tests.chaos.faults import FAULTS, LENGTHS_S, PROCESSES, Fault, Injector
+from tests.chaos.faults import Fault
 from tests.chaos.load import Answer, Request, Stream, requests
-from tests.chaos.members import Member, Members, all_idle
+from tests.chaos.target import Target
+from tests.chaos.web_clients import Clients, FrontEnd
 
-# States of a request at which a fault comes; without one it comes at any time.
-MOMENTS = (
-    "queued",
-    "prefilling",
-    "handing over",
-    "first token",
-    "decoding",
-    "recomputing",
-    "finishing",
-)
 _MOMENT_S = 4.0
-_IDLE_S = 30.0
+# Of the faults so many come at a state of a request, the others at any time.
+_AT_A_STATE = 0.7
+# Before a fault at any time, and before the loss of a replica for a fault while its streams are
+# computed again.
+_PAUSES_S = {"": (0.05, 0.6), "recomputing": (0.3, 0.8)}
 _DECODING, _LAST = 8, 3
 _STREAMS = (5, 9)
 _CALM_TRIES, _AT_ONCE = 5, 6
-# Tasks of one kind beyond those of the calm cluster, for calls and connections that open anew.
-_TASKS_BESIDE = 24
+_FRONT_ENDS: tuple[FrontEnd, ...] = ("grpc", "grpc", "http", "websocket")
 
 
 @dataclass
@@ -47,12 +40,14 @@ class Outcome:
     open: int = 0
     streams: list[Stream] = field(default_factory=list)
     leaked: str = ""
+    took_s: float = 0.0
 
     @property
     def bad(self) -> list[str]:
         """What must not be."""
         found = [
-            f"{one.name} is {one.fate}: {one.why}" + (" (resumable)" if one.resumable else "")
+            f"{one.name} over {one.front_end} is {one.fate}: {one.why}"
+            + (" (resumable)" if one.resumable else "")
             for one in self.streams
             if one.fate in ("lost", "repeated", "wrong", "endless")
         ]
@@ -101,31 +96,19 @@ class Moments:
 
 
 class Chaos:
-    """Runs on one cluster, which lives on from run to run.
+    """Runs on one cluster, which lives on from run to run. Of each kind of request are `each`."""
 
-    Faults last for about one of `lengths_s`. Of each kind of request there are `each`.
-    """
-
-    def __init__(
-        self,
-        found: Members,
-        client: Client,
-        seed: int,
-        lengths_s: Sequence[float] = LENGTHS_S,
-        each: int = 4,
-    ) -> None:
-        self._found = found
-        self._client = client
+    def __init__(self, target: Target, clients: Clients, seed: int, each: int = 4) -> None:
+        self._target = target
+        self._clients = clients
         self._seed = seed
-        self._lengths_s = lengths_s
         self.requests = requests(seed, each)
         self._answers = dict[str, Answer]()
-        self._tasks = dict[str, Counter[str]]()
         self.moments = Moments()
-        found.on_state = self.moments.on_state
+        target.listen(self.moments.on_state)
 
     async def prepare(self) -> None:
-        """Compute the undisturbed answers, and count the tasks of the calm cluster.
+        """Compute the undisturbed answers, and note what the calm cluster holds.
 
         Requests whose answer depends on its company, by rounding, are left out.
         """
@@ -133,10 +116,7 @@ class Chaos:
         again = await self._calm(sorted(self.requests, key=lambda one: len(one.prompt)))
         self.requests = [one for one in self.requests if again[one.name].ids == first[one.name].ids]
         self._answers = first
-        await all_idle(self._found, _IDLE_S)
-        for member in self._found.living:
-            tasks = Counter((await member.load())["tasks"])
-            self._tasks[member.role] = self._tasks.get(member.role, Counter()) | tasks
+        await self._target.calm()
 
     async def _calm(self, some: Sequence[Request]) -> dict[str, Answer]:
         """The answers to these requests by name. A busy machine may fail some, which go again."""
@@ -148,7 +128,7 @@ class Chaos:
                     Stream(f"calm-{one.name}", one, resumable=False)
                     for one in missing[begin : begin + _AT_ONCE]
                 ]
-                await asyncio.gather(*(one.run(self._client, "calm", _silent) for one in streams))
+                await asyncio.gather(*(one.run(self._clients, "calm", _silent) for one in streams))
                 answers |= {one.request.name: one.answer for one in streams if one.error is None}
         if missing := [one.name for one in some if one.name not in answers]:
             raise RuntimeError(f"the calm cluster did not answer {missing}")
@@ -156,11 +136,11 @@ class Chaos:
 
     async def run(self, number: int) -> Outcome:
         """One fault among requests, drawn by the number of the run."""
+        began_s = time.monotonic()
         rng = random.Random(f"{self._seed}/{number}")
-        fault = FAULTS[number % len(FAULTS)]
-        moment = rng.choice(MOMENTS) if rng.random() < 0.7 else ""
-        outcome = Outcome(number, fault, moment)
-        prefix, injector = f"run{number}-", Injector(self._found, rng, self._lengths_s)
+        fault = self._target.faults[number % len(self._target.faults)]
+        moment = rng.choice(self._target.moments) if rng.random() < _AT_A_STATE else ""
+        outcome, prefix = Outcome(number, fault, moment), f"run{number}-"
         outcome.streams = self._drawn(rng, prefix)
         self.moments.places.clear()
         self.moments.expect(moment, prefix)
@@ -168,21 +148,20 @@ class Chaos:
             asyncio.create_task(self._later(one, rng.uniform(0, 0.5), f"tenant{number}"))
             for one in outcome.streams
         ]
+        if pause_s := _PAUSES_S.get(moment):
+            await asyncio.sleep(rng.uniform(*pause_s))
         if moment == "recomputing":
-            await asyncio.sleep(rng.uniform(0.3, 0.8))
-            await injector.strike(Fault("kill", "decode"), self._victim("decode", "", rng))
+            await self._target.strike(Fault("kill", "decode"), {}, rng)
         if moment:
             outcome.reached = await self.moments.come()
-        else:
-            await asyncio.sleep(rng.uniform(0.05, 0.6))
-        victim = self._victim(fault.victim, self.moments.request, rng)
         outcome.open = sum(one.answer.started and not one.answer.ended for one in outcome.streams)
-        outcome.delivered = await injector.strike(fault, victim)
+        places = self.moments.places.get(self.moments.request, {})
+        outcome.delivered = await self._target.strike(fault, places, rng)
         await asyncio.gather(*tasks)
         for one in outcome.streams:
-            want = self._answers[one.request.name]
-            one.judge(want, self._found.model, router_lost=fault.breaks_streams)
-        outcome.leaked = await self._leaked()
+            one.judge(self._answers[one.request.name], self._target.model, fault)
+        outcome.leaked = await self._target.leaked()
+        outcome.took_s = time.monotonic() - began_s
         return outcome
 
     def _drawn(self, rng: random.Random, prefix: str) -> list[Stream]:
@@ -193,33 +172,14 @@ class Chaos:
                 one,
                 resumable=one.kind != "score" and rng.random() < 0.6,
                 cancel_after=rng.randint(1, 300) if one.kind == "cancel" else 0,
+                front_end="grpc" if one.kind == "score" else rng.choice(_FRONT_ENDS),
             )
             for one in drawn
         ]
 
     async def _later(self, stream: Stream, wait_s: float, tenant: str) -> None:
         await asyncio.sleep(wait_s)
-        await stream.run(self._client, tenant, self.moments.on_tokens)
-
-    def _victim(self, role: str, request: str, rng: random.Random) -> Member | None:
-        """A member of that role, that of the request if there is one; None for another victim."""
-        if role not in PROCESSES or role == "redis":
-            return None
-        name = self.moments.places.get(request, {}).get(role, "")
-        return self._found.named(name) or rng.choice(self._found.of(role))
-
-    async def _leaked(self) -> str:
-        """What is left although nothing runs; "" for nothing."""
-        try:
-            await all_idle(self._found, _IDLE_S)
-        except TimeoutError:
-            loads = {one.name: (await one.load())["load"] for one in self._found.living}
-            return f"leaked: {loads}"
-        for member in self._found.living:
-            beside = Counter((await member.load())["tasks"]) - self._tasks[member.role]
-            if over := {name: count for name, count in beside.items() if count > _TASKS_BESIDE}:
-                return f"leaked tasks in {member.name}: {over}"
-        return ""
+        await stream.run(self._clients, tenant, self.moments.on_tokens)
 
 
 def _silent(_name: str, _have: int, _want: int) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from engine.errors import Cancelled, InvalidRequest, Overloaded, ReplicaLost, Unavailable
 from tests import tiny
+from tests.chaos.faults import Fault
 from tests.chaos.load import Answer, Request, Stream
 
 PROMPT = tuple(range(40))
@@ -27,7 +28,7 @@ WANT = answer(1, 2, 3, 4, started=True, ended=True)
 def fate(model, got, error=None, *, kind="greedy", resumable=False, router_lost=False):
     request = Request("greedy-0", kind, PROMPT, OPTIONS)
     stream = Stream("s", request, resumable, answer=got, error=error)
-    stream.judge(WANT, model, router_lost=router_lost)
+    stream.judge(WANT, model, Fault("kill", "router" if router_lost else "decode"))
     return stream.fate
 
 
@@ -72,6 +73,16 @@ def test_a_stream_that_its_client_knew_to_be_suspended_is_counted_apart(model):
     assert fate(model, got, behind, router_lost=True, resumable=True) == "unjournaled"
 
 
+def test_the_end_of_the_whole_cluster_breaks_resumable_streams_too(model):
+    stream = Stream("s", Request("greedy-0", "greedy", PROMPT, OPTIONS), resumable=True)
+    stream.answer, stream.error = answer(1, 2, started=True), Unavailable("gone")
+    stream.judge(WANT, model, Fault("kill", "raylet", ends_cluster=True))
+    assert stream.fate == "broken"
+    stream.answer.ids[0][1] = 9
+    stream.judge(WANT, model, Fault("kill", "raylet", ends_cluster=True))
+    assert stream.fate == "wrong"
+
+
 def test_an_error_before_the_start_is_a_refusal(model):
     assert fate(model, Answer(), Overloaded("full")) == "refused"
     assert fate(model, Answer(), ValueError("strange")) == "lost"
@@ -81,5 +92,5 @@ def test_log_probabilities_are_compared(model):
     want = Answer(scores=[-1.0, -2.0], ended=True)
     stream = Stream("s", Request("score-0", "score", PROMPT, {}), resumable=False)
     stream.answer = Answer(scores=[-1.0, -2.1], ended=True)
-    stream.judge(want, model, router_lost=False)
+    stream.judge(want, model, Fault("kill", "decode"))
     assert stream.fate == "wrong"

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
+import redis.asyncio
 
 from cluster.api import (
     GenerateRequest,
@@ -164,10 +165,19 @@ async def test_a_router_that_ends_hands_its_streams_over(config):
         whole = await undisturbed(client, PROMPTS[3], SAMPLED)
         read = Read(client.generate(PROMPTS[3], resumable=True, **SAMPLED))
         await read.has(20)
+        before = await leases(config)
         await local.router.drain(0)
         await local.router.router.close()
+        ended = before - await leases(config)
+        assert [key for key in ended if local.router.id in key], "it waits for the lease to run out"
         await asyncio.wait_for(read.task, 20)
         assert read.have == whole.have and read.text == whole.text
+
+
+async def leases(config):
+    """The keys of the routers' leases in the journal."""
+    async with redis.asyncio.Redis.from_url(config.directory.url, decode_responses=True) as raw:
+        return set(await raw.keys("*journal:alive:*"))
 
 
 async def test_a_purge_forgets_the_streams_of_a_tenant(config):

@@ -41,12 +41,8 @@ class GcsServer:
     @classmethod
     def find(cls, address: str) -> GcsServer:
         """The GCS at `address`, a child of this process; raises Unavailable if there is none."""
-        port = address.rpartition(":")[2]
-        for pid in children(os.getpid()):
-            arguments = _arguments(pid)
-            if arguments and Path(arguments[0]).name == _NAME:
-                return cls(pid, with_port(arguments, port))
-        raise Unavailable("Ray did not start: there is no gcs_server")
+        pid, arguments = child_named(_NAME)
+        return cls(pid, with_port(arguments, address.rpartition(":")[2]))
 
     @property
     def pid(self) -> int:
@@ -88,6 +84,15 @@ class GcsServer:
         if self._process is not None:
             self._process.kill()
             self._process.wait()
+
+
+def child_named(name: str) -> tuple[int, list[str]]:
+    """The child of this process with that program, and its command; raises Unavailable."""
+    for pid in children(os.getpid()):
+        arguments = _arguments(pid)
+        if arguments and Path(arguments[0]).name == name:
+            return pid, arguments
+    raise Unavailable(f"Ray did not start: there is no {name}")
 
 
 def with_port(arguments: Sequence[str], port: str) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -34,12 +35,18 @@ class Cluster:
 
     def __init__(self):
         self.gone = set()
+        self.slower = set()
         self.replicas = 2
         self.begun = []
 
     def healthy(self, pool):
         names = [f"{pool}-{n}" for n in range(self.replicas)]
-        records = [ReplicaRecord(one, pool, one, 1, load=LOAD) for one in names]
+        busy = replace(LOAD, streams=1)
+        loads = [busy if one in self.slower else LOAD for one in names]
+        records = [
+            ReplicaRecord(one, pool, one, 1, load=load)
+            for one, load in zip(names, loads, strict=True)
+        ]
         return [one for one in records if one.id not in self.gone]
 
     def latest(self, record):
@@ -181,11 +188,13 @@ async def test_a_full_replica_does_not_end_a_choice_that_has_begun(rig, monkeypa
 
 
 async def test_a_choice_that_a_full_replica_refused_goes_to_another_at_once(rig):
+    """Although the replica that refused it would be the best one again."""
     rig.cluster.replicas = 3
     prefill, decode = await rig.start()
     prefill.first(10)
     decode.receiver.lost(ReplicaLost("gone"))
     _, full = await rig.calls(3)
+    rig.cluster.slower = {"decode-0", "decode-1", "decode-2"} - {full.address}
     full.end(Overloaded("256 requests wait already", retry_after_s=60.0))
     _, rest = await rig.calls(4)
     assert len({decode.address, full.address, rest.address}) == 3
