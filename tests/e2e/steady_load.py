@@ -21,7 +21,9 @@ from cluster.client.call_tries import CallTries
 from tests import exactness
 
 KINDS = ("gRPC stream", "gRPC resumable", "HTTP stream", "HTTP answer", "scores")
-STREAM_TOKENS, ANSWER_TOKENS = 300, 60
+STREAM_TOKENS, ANSWER_TOKENS = 600, 60
+# Between two requests of a loop, so that processes that start get some of the cores.
+_REST_S = 0.2
 _LONGEST_S = 120.0
 _LOGPROB_ERROR = 2e-3
 _CLEAR = 2 * exactness.TIE
@@ -60,7 +62,7 @@ class SteadyLoad:
         self._grpc = grpc
         self._stream = clear_case(model, STREAM_TOKENS)
         self._answer = clear_case(model, ANSWER_TOKENS)
-        self._texts: dict[exactness.Case, str] = {}
+        self._texts: dict[int, str] = {}
         self._scores: list[float] = []
         self._enough = asyncio.Event()
 
@@ -116,12 +118,12 @@ class SteadyLoad:
         }
 
     async def _learn(self, client: Client) -> None:
-        """The texts and the scores, without a disturbance."""
+        """The texts, by their tokens, and the scores, without a disturbance."""
         for case in (self._stream, self._answer):
             options = {"max_tokens": len(case.expected), "temperature": 0.0, "ignore_eos": True}
             done = await client.complete(list(case.prompt), **options)  # type: ignore[arg-type]
             assert [one.token for one in done.choices[0].tokens] == list(case.expected)
-            self._texts[case] = done.text
+            self._texts[len(case.expected)] = done.text
         [found] = await client.score([list(self._stream.prompt)])
         self._scores = list(found.scores.logprobs)
 
@@ -134,8 +136,8 @@ class SteadyLoad:
                 failure = None if right else "another answer"
             except Exception as error:
                 failure = f"{type(error).__name__}: {error}"
-                await asyncio.sleep(0.5)
             self.ended.append(Ended(kind, time.monotonic(), pause_s, failure))
+            await asyncio.sleep(_REST_S)
 
     async def _typed(self, client: Client, *, resumable: bool) -> tuple[bool, float]:
         case, got, clock = self._stream, [], _Pauses()
@@ -153,13 +155,13 @@ class SteadyLoad:
         async for chunk in await web.completions.create(**self._body(case), stream=True):
             clock.tick()
             text += "".join(choice.text for choice in chunk.choices)
-        return text == self._texts[case], clock.longest_s
+        return text == self._texts[len(case.expected)], clock.longest_s
 
     async def _web_answer(self, web: openai.AsyncOpenAI) -> tuple[bool, float]:
         clock = _Pauses()
         answer = await web.completions.create(**self._body(self._answer))
         clock.tick()
-        return answer.choices[0].text == self._texts[self._answer], clock.longest_s
+        return answer.choices[0].text == self._texts[ANSWER_TOKENS], clock.longest_s
 
     async def _score(self, client: Client) -> tuple[bool, float]:
         clock = _Pauses()

@@ -217,3 +217,31 @@ async def test_a_router_that_stops_loses_no_call_of_a_client_that_is_never_quiet
             done = True
     finally:
         await old.stop(0)
+
+
+@pytest.mark.parametrize("reset", [1, 2])
+async def test_a_connection_that_a_leaving_router_resets_is_made_again(generator, reset):
+    """What waits to be accepted where a router closes its port is reset; another router listens."""
+    server, left = await start(generator), reset
+
+    async def pipe(reader, writer):
+        while data := await reader.read(1 << 16):
+            writer.write(data)
+        writer.close()
+
+    async def accepted(reader, writer):
+        nonlocal left
+        if left:
+            left -= 1
+            writer.transport.abort()
+            return
+        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", server.port)
+        await asyncio.gather(pipe(reader, far_writer), pipe(far_reader, writer))
+
+    front = await asyncio.start_server(accepted, "127.0.0.1", 0)
+    port = front.sockets[0].getsockname()[1]
+    async with Client(f"127.0.0.1:{port}") as client:
+        assert (await client.complete("a b", max_tokens=2)).text == "one two"
+    assert left == 0
+    front.close()
+    await server.stop(0)
