@@ -7,7 +7,7 @@ import copy
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
 import httpx
@@ -137,7 +137,9 @@ class SteadyLoad:
             except Exception as error:
                 failure = f"{type(error).__name__}: {error}"
             self.ended.append(Ended(kind, time.monotonic(), pause_s, failure))
-            await asyncio.sleep(_REST_S)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_REST_S):
+                    await self._enough.wait()
 
     async def _typed(self, client: Client, *, resumable: bool) -> tuple[bool, float]:
         case, got, clock = self._stream, [], _Pauses()
