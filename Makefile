@@ -18,7 +18,7 @@ VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 # Tests that take minutes, and are not part of `make test`.
 CLUSTER_TESTS := tests/e2e/hosts tests/e2e/two_hosts tests/e2e/test_scaling.py \
 	tests/e2e/test_rollout.py tests/e2e/test_sleep.py tests/e2e/test_two_routers.py \
-	tests/e2e/test_ray_chaos.py
+	tests/e2e/test_ray_chaos.py tests/e2e/test_rolling_restart.py
 # Two tests at a time, with real clusters first; one at a time if ARGS selects tests.
 BESIDE = $(if $(ARGS),,-n 2 --dist loadscope --no-loadscope-reorder tests/e2e tests)
 GENERATE := -m grpc_tools.protoc -I.
@@ -70,7 +70,7 @@ tests: $(VENV)/.installed-dev  ## all tests; ARGS="-k NAME" for some
 coverage:  ## all tests with line coverage; Python takes twice as long
 	$(MAKE) tests ARGS='--cov --cov-report=term:skip-covered $(ARGS)'
 
-test-cluster: $(VENV)/.installed-dev  ## several hosts, a lost head, pools that grow, shrink and sleep, rollouts, two routers: real Ray, minutes
+test-cluster: $(VENV)/.installed-dev  ## several hosts, a lost head, pools that grow, shrink and sleep, rollouts, restarts, two routers: real Ray, minutes
 	$(BIN)/python -m pytest $(CLUSTER_TESTS) $(ARGS)
 
 test-clients: $(VENV)/.installed-dev .venv-clients/load-clients/.installed .venv-clients/gateways/.installed  ## guidellm, AIPerf, lm-eval, LiteLLM, LangChain against a running cluster

@@ -118,12 +118,14 @@ class StopResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class RolloutRequest(_message.Message):
-    __slots__ = ("configuration", "weaken_security")
+    __slots__ = ("configuration", "weaken_security", "restart")
     CONFIGURATION_FIELD_NUMBER: _ClassVar[int]
     WEAKEN_SECURITY_FIELD_NUMBER: _ClassVar[int]
+    RESTART_FIELD_NUMBER: _ClassVar[int]
     configuration: str
     weaken_security: bool
-    def __init__(self, configuration: _Optional[str] = ..., weaken_security: bool = ...) -> None: ...
+    restart: bool
+    def __init__(self, configuration: _Optional[str] = ..., weaken_security: bool = ..., restart: bool = ...) -> None: ...
 
 class RolloutResponse(_message.Message):
     __slots__ = ("id", "weakens", "notices")

@@ -224,6 +224,9 @@ def build_parser() -> argparse.ArgumentParser:
     rollout.add_argument("--model", metavar="PATH", help="folder of the model")
     text = "allow fewer keys, certificates or limits on who may call, and print what that is"
     rollout.add_argument("--weaken-security", action="store_true", help=text)
+    rollout.set_defaults(restart=False)
+    text = "Replace all replicas and routers of `tandem serve` by new ones, as it serves."
+    _add_client(commands, "restart", _rollout, text).set_defaults(restart=True)
     purge = _add_client(commands, "purge", _purge, "Purge the cached KV of a tenant.")
     purge.add_argument("tenant", metavar="TENANT", help="whose cached KV is hidden and overwritten")
     _add_client(commands, "stop", _stop, "End the cluster that `tandem serve` started.")

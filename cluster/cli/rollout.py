@@ -1,4 +1,4 @@
-"""`tandem rollout`: another model or configuration for a cluster that `tandem serve` runs."""
+"""`tandem rollout` and `restart`: other replicas and routers for a cluster of `tandem serve`."""
 
 from __future__ import annotations
 
@@ -20,22 +20,29 @@ _MORE_S = 60.0
 
 
 def run(options: argparse.Namespace) -> int:
-    """Request a rollout, and wait until it serves; Unavailable says why it does not."""
+    """Request a rollout or a restart, and wait until it serves; Unavailable says why not."""
+    if options.restart:
+        asyncio.run(_roll_out(options.address, None, False, TandemConfig().ray.ready_timeout_s))
+        print("new ones serve; what the ones before them have begun goes on to its end")
+        return 0
     given = {"model.path": options.model}
     overrides = {key: value for key, value in given.items() if value is not None}
     config = load_config(options.config, overrides)
-    version = asyncio.run(_roll_out(options.address, config, options.weaken_security))
+    weaken, ready_s = options.weaken_security, config.ray.ready_timeout_s
+    version = asyncio.run(_roll_out(options.address, document_of(config), weaken, ready_s))
     print(f"{version} serves; what the one before it has begun goes on to its end")
     return 0
 
 
-async def _roll_out(address: Address, config: TandemConfig, weaken_security: bool) -> str:
-    requested = await request_rollout(address, document_of(config), weaken_security=weaken_security)
+async def _roll_out(
+    address: Address, document: str | None, weaken_security: bool, ready_s: float
+) -> str:
+    requested = await request_rollout(address, document, weaken_security=weaken_security)
     for line in requested.weakens:
         print(f"weakens {line}", file=sys.stderr)
     for line in requested.notices:
         print(f"note: {line}", file=sys.stderr)
-    until_s = time.monotonic() + config.ray.ready_timeout_s + _MORE_S
+    until_s = time.monotonic() + ready_s + _MORE_S
     while time.monotonic() < until_s:
         rollout = await _last_rollout(address)
         if rollout is not None and rollout.id == requested.id:

@@ -34,14 +34,21 @@ async def request_stop(address: Address, key: str | None = None) -> None:
 
 
 async def request_rollout(
-    address: Address, configuration: str, *, weaken_security: bool = False, key: str | None = None
+    address: Address,
+    configuration: str | None,
+    *,
+    weaken_security: bool = False,
+    key: str | None = None,
 ) -> router_pb2.RolloutResponse:
     """Request a rollout of a configuration in JSON; returns its id, what it weakens, and notices.
 
+    None is the running configuration, for a restart.
     Raises a TandemError: InvalidRequest where it weakens something without `weaken_security`.
     """
     request = router_pb2.RolloutRequest(
-        configuration=configuration, weaken_security=weaken_security
+        configuration=configuration or "",
+        weaken_security=weaken_security,
+        restart=configuration is None,
     )
     answer: router_pb2.RolloutResponse = await _call("Rollout", request, address, key)
     return answer

@@ -92,7 +92,9 @@ class Client:
             ("grpc.max_send_message_length", max_message_bytes),
             ("grpc.keepalive_time_ms", 30_000),
             ("grpc.keepalive_timeout_ms", 10_000),
-            # A router is back within seconds; gRPC would come to wait for minutes.
+            # A connection may be reset by a router that leaves, where another one listens. A router
+            # is back within seconds; gRPC would come to wait for minutes.
+            ("grpc.initial_reconnect_backoff_ms", 100),
             ("grpc.max_reconnect_backoff_ms", 1_000),
         ]
         self._routers = RouterChannels(target, options, credentials)

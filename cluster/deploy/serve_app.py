@@ -32,6 +32,7 @@ from cluster.deploy.process_environment import SHORT_SPINS, process_environment
 from cluster.deploy.resource_share import ResourceShare, even_share, shares_of
 from cluster.deploy.serve_ports import bind_to_loopback
 from cluster.discovery.redis_directory import Directory
+from cluster.replica.end_signal import EndSignal
 from cluster.replica.gc_tuning import settle
 from cluster.replica.health_file import HealthFile
 from cluster.replica_record import Pool, ReplicaRole
@@ -75,11 +76,13 @@ class PoolReplica:
         self._replica = await Replica.start(
             config, role, _replica_id(), _host(config), self._directory, memory_share, stages
         )
+        self._end_signal = EndSignal()
         await self._replica.wait_for_version(config.ray.ready_timeout_s)
         settle()
 
     def check_health(self) -> None:
         """Called by Serve every second; raises when the replica must be replaced."""
+        self._end_signal.check()
         self._replica.check_health()
         self._health.touch()
 
@@ -125,6 +128,7 @@ class RouterReplica:
         self._router = await RouterServer.start(
             config, _replica_id(), self._directory, _host(config), self._wake, operators, stages
         )
+        self._end_signal = EndSignal()
         settle()
 
     def _wake(self, pool: Pool) -> None:
@@ -135,12 +139,14 @@ class RouterReplica:
 
     def check_health(self) -> None:
         """Called by Serve often; raises when the router must be replaced."""
+        self._end_signal.check()
         self._router.check_health()
         self._health.touch()
 
     async def __del__(self) -> None:
         """Awaited by Serve before the router ends, also where it never came up."""
-        await _end(self, getattr(self, "_router", None))
+        replaced = hasattr(self, "_end_signal") and self._end_signal.received
+        await _end(self, getattr(self, "_router", None), replaced=replaced)
 
 
 async def _woken(handle: serve.handle.DeploymentHandle) -> None:
@@ -219,10 +225,10 @@ def application(arguments: Mapping[str, Any]) -> serve.Application:
     return build(config, share_of_cluster(config))
 
 
-async def _end(shell: Any, served: Any) -> None:
-    """Stop the server of a Serve replica, if its start came that far."""
+async def _end(shell: Any, served: Any, **how: bool) -> None:
+    """Drain and stop the server of a Serve replica, if its start came that far."""
     if served is not None:
-        await served.drain(shell._drain_s)
+        await served.drain(shell._drain_s, **how)
         await served.stop()
     if (health := getattr(shell, "_health", None)) is not None:
         health.remove()

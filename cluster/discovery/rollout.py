@@ -15,7 +15,7 @@ import json
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, astuple, dataclass, replace
 from typing import Literal, Protocol, get_args
 
@@ -25,7 +25,8 @@ from cluster.config.weakenings import restart_notices, weakenings
 from cluster.discovery.heartbeat import WATCH_INTERVAL_S
 from cluster.discovery.redis_directory import Directory
 from cluster.discovery.request_seal import RequestSeal
-from cluster.replica_record import Pool, ReplicaRecord
+from cluster.discovery.version_handover import there
+from cluster.replica_record import ReplicaRecord
 from engine.errors import ConfigError, InvalidRequest, TandemError, Unavailable
 from engine.rare_log import RareLog
 
@@ -46,14 +47,15 @@ _LOG_EVERY_S = 60.0
 class RolloutRequest:
     """A request to the launcher by an operator; `configuration` is all of it, as JSON.
 
-    `weaken_security` is the operator's word that the configuration may protect less. The seal
-    shows that the request comes from a member of the cluster.
+    `weaken_security` is the operator's word that the configuration may protect less. A `restart`
+    is of the running configuration. The seal shows that a member of the cluster made the request.
     """
 
     id: str
     configuration: str
     operator: str = ""
     weaken_security: bool = False
+    restart: bool = False
     seal: str = ""
 
     def sealed(self, by: RequestSeal) -> RolloutRequest:
@@ -82,6 +84,7 @@ class RolloutRequest:
                 str(data["configuration"]),
                 str(data.get("operator", "")),
                 data.get("weaken_security") is True,
+                data.get("restart") is True,
                 str(data.get("seal", "")),
             )
         except (TypeError, KeyError, AttributeError, RecursionError) as error:
@@ -116,7 +119,7 @@ class RolloutState:
 
 
 class Deployer(Protocol):
-    """Puts a configuration on the cluster; `RayCluster` is one."""
+    """Puts a configuration on the cluster, as `RayCluster` does."""
 
     def begin(self, config: TandemConfig) -> None:
         """Start its replicas beside the running ones. Raises Unavailable."""
@@ -180,7 +183,7 @@ class Rollouts:
         self._done.append(request.id)
         await _publish(directory, state)  # this state does not expire
         try:
-            requested = requested_config(request)
+            requested = requested_config(request, self.config)
             config = next_config(self.config, requested)
             # Checked here too, because another router may run another configuration.
             refuse_weakening(weakened := weakenings(self.config, config), request)
@@ -192,7 +195,8 @@ class Rollouts:
             state = replace(state, version=config_version(config), state="starting")
             await _publish(directory, state)
             # Equal sections may still differ in which endpoint is the default one.
-            if config != self.config or state.version != config_version(self.config):
+            same = config == self.config and state.version == config_version(self.config)
+            if request.restart or not same:
                 await self._replace(config, state.version, directory)
             return replace(state, state="serving")
         except (TandemError, ValueError) as error:
@@ -205,9 +209,10 @@ class Rollouts:
     async def _replace(self, config: TandemConfig, version: str, directory: Directory) -> None:
         self._print_line(f"rollout {version}: starting")
         until_s = time.monotonic() + config.ray.ready_timeout_s
+        old = {record.id for record in await directory.members()}
         try:
             await asyncio.to_thread(self._deployer.begin, config)
-            while not there(config, version, await _members(directory)):
+            while not there(config, version, await _joined(directory, old)):
                 if (reason := await asyncio.to_thread(self._deployer.failure)) is not None:
                     raise Unavailable(reason)
                 if time.monotonic() > until_s:
@@ -220,8 +225,10 @@ class Rollouts:
         self.config = config
 
 
-def requested_config(request: RolloutRequest) -> TandemConfig:
+def requested_config(request: RolloutRequest, running: TandemConfig) -> TandemConfig:
     """The configuration of a request; raises InvalidRequest."""
+    if request.restart:
+        return running
     try:
         return parse_config(json.loads(request.configuration))
     except ConfigError as error:
@@ -263,17 +270,10 @@ def next_config(running: TandemConfig, requested: TandemConfig) -> TandemConfig:
     )
 
 
-def there(config: TandemConfig, version: str, members: Iterable[ReplicaRecord]) -> bool:
-    """Whether the least number of replicas of this version serves in each pool, and a router."""
-    own = [record for record in members if record.config == version and not record.leaving]
-    counts: dict[Pool, int] = {pool: sum(r.serves(pool) for r in own) for pool in get_args(Pool)}
-    routed = any(record.role == "router" for record in own)
-    return routed and all(counts[pool] >= n for pool, n in config.least_replicas.items())
-
-
-async def _members(directory: Directory) -> list[ReplicaRecord]:
+async def _joined(directory: Directory, old: Collection[str]) -> list[ReplicaRecord]:
+    """The members that are not of the ids `old`."""
     try:
-        return await directory.members()
+        return [record for record in await directory.members() if record.id not in old]
     except Unavailable:
         return []  # read again, until the time is over
 

@@ -13,10 +13,12 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from typing import get_args
 
+from cluster.config.schema import TandemConfig
 from cluster.discovery.heartbeat import LeaseHeartbeat
 from cluster.discovery.redis_directory import Directory
-from cluster.replica_record import ReplicaRecord, served, whole
+from cluster.replica_record import Pool, ReplicaRecord, served, whole
 from engine.errors import Unavailable
 
 log = logging.getLogger(__name__)
@@ -50,6 +52,14 @@ def unready(own: ReplicaRecord, members: Iterable[ReplicaRecord]) -> bool:
     routed = any(record.model_identity == own.model_identity for record in routers)
     own_version = (record for record in pools if record.kv_identity == own.kv_identity)
     return not (routed and whole(own_version, served(pools)))
+
+
+def there(config: TandemConfig, version: str, members: Iterable[ReplicaRecord]) -> bool:
+    """Whether the least number of replicas of this version serves in each pool, and a router."""
+    own = [record for record in members if record.config == version and not record.leaving]
+    counts: dict[Pool, int] = {pool: sum(r.serves(pool) for r in own) for pool in get_args(Pool)}
+    routed = any(record.role == "router" for record in own)
+    return routed and all(counts[pool] >= n for pool, n in config.least_replicas.items())
 
 
 def elsewhere(router: str, members: Iterable[ReplicaRecord]) -> bool:

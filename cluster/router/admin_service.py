@@ -1,4 +1,4 @@
-"""The admin service of a router, for `tandem status`, `role`, `rollout`, `purge`, `stop`."""
+"""The admin service of a router: `tandem status`, `role`, `rollout`, `restart`, `purge`, `stop`."""
 
 from __future__ import annotations
 
@@ -137,9 +137,9 @@ class AdminServicer:
                 raise Unavailable("another rollout is under way; ask again when it has ended")
             state = RolloutState(secrets.token_hex(8))
             rollout = RolloutRequest(
-                state.id, wanted.configuration, operator, wanted.weaken_security
+                state.id, wanted.configuration, operator, wanted.weaken_security, wanted.restart
             )
-            requested = requested_config(rollout)
+            requested = requested_config(rollout, self._config)
             config = next_config(self._config, requested)
             refuse_weakening(weakened := weakenings(self._config, config), rollout)
             notices = restart_notices(self._config, requested)

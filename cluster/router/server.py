@@ -154,14 +154,19 @@ class RouterServer:
         if self._heartbeat is not None and not self._heartbeat.running:
             raise Internal("the heartbeat ended")
 
-    async def drain(self, timeout_s: float) -> None:
+    async def drain(self, timeout_s: float, *, replaced: bool = False) -> None:
         """Take no new requests, let running requests end, leave the directory. Idempotent.
 
         Where no other router serves, new requests are refused until the running requests have
-        ended. Where one does, the ports are left to it at once. The router leaves last, because
-        replicas that leave stay while a router needs them.
+        ended; a router that is `replaced` serves until another one does. Where one does, the ports
+        are left to it at once. The router leaves last, because replicas that leave stay while a
+        router needs them.
         """
         until_s = time.monotonic() + timeout_s
+        while replaced and time.monotonic() < until_s:
+            if elsewhere(self.id, self.pools.members()):
+                break
+            await asyncio.sleep(_DRAIN_POLL_S)
         front_ends, self._front_ends = self._front_ends, None
         heartbeat, self._heartbeat = self._heartbeat, None
         for task in self._autoscaling:

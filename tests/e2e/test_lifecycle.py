@@ -300,6 +300,15 @@ async def test_a_killed_router_is_replaced_on_the_same_ports(serving):
     await until(lambda: idle(serving), 15)
 
 
+async def test_the_only_router_serves_after_sigterm_until_another_one_does(serving):
+    before = replica(serving, "router")
+    os.kill(serving.pid_of(serving.grpc), signal.SIGTERM)
+    async with Client(serving.grpc) as client, asyncio.timeout(REJOIN_S):
+        while not await asyncio.to_thread(replaced, serving, before):
+            answer = await client.complete([1] * 50, max_tokens=4, ignore_eos=True)
+            assert answer.summary.completion_tokens == 4
+
+
 async def test_a_resumable_stream_goes_on_on_the_next_router(serving, model):
     before = replica(serving, "router")
     options = {"max_tokens": 900, "ignore_eos": True, "temperature": 0.8, "seed": 3}

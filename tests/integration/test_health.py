@@ -9,6 +9,8 @@ from dataclasses import replace
 import httpx
 import pytest
 
+from cluster.client import Client
+from cluster.router.server import RouterServer
 from engine.errors import Internal, Unavailable
 from tests.eventually import eventually
 from tests.integration.local import cluster
@@ -106,6 +108,21 @@ async def test_the_last_router_refuses_new_requests_until_its_streams_have_ended
         await asyncio.gather(*streams)
         await asyncio.wait_for(drained, 20)
         assert [len(tokens) for tokens in got] == [600, 600]
+
+
+async def test_a_router_that_is_replaced_serves_until_another_one_does(config):
+    async with cluster(config) as local:
+        drained = asyncio.create_task(local.router.drain(60, replaced=True))
+        for _ in range(3):
+            await local.client.complete(PROMPT, max_tokens=2)
+        assert not drained.done()
+        next_one = await RouterServer.start(config, "router-1", local.directory)
+        try:
+            await asyncio.wait_for(drained, 20)
+            async with Client(next_one.grpc_address) as client:
+                await client.complete(PROMPT, max_tokens=2)
+        finally:
+            await next_one.stop()
 
 
 async def _begun(local, stall):

@@ -52,7 +52,7 @@ class Admin(router_pb2_grpc.AdminServicer):
         self.missing: list[str] = []
         self.refusal: str | None = None
         self.authorizations: list[object] = []
-        self.weaken_security = False
+        self.weaken_security = self.restart = False
         self.notices: list[str] = []
 
     def note(self, context: Any) -> None:
@@ -62,6 +62,7 @@ class Admin(router_pb2_grpc.AdminServicer):
         self, request: router_pb2.RolloutRequest, context: Any
     ) -> router_pb2.RolloutResponse:
         self.weaken_security = request.weaken_security
+        self.restart = request.restart
         weakens = ["router.api_keys: keys.yaml removed"] if request.weaken_security else []
         return router_pb2.RolloutResponse(id="r", weakens=weakens, notices=self.notices)
 

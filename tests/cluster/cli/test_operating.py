@@ -1,4 +1,4 @@
-"""`tandem status`, `role`, `rollout` and `stop`: what operators read, and the key they send."""
+"""`tandem status`, `role`, `rollout`, `restart`, `stop`: what operators read, the key they send."""
 
 from __future__ import annotations
 
@@ -107,3 +107,13 @@ def test_a_rollout_tells_what_stays_open_until_a_new_start(
     router.admin.notices = ["Ray's pages of metrics stay open"]
     code, _, err = run(capsys, "rollout", "--address", router.address)
     assert (code, err) == (0, "note: Ray's pages of metrics stay open\n")
+
+
+def test_a_restart_is_a_rollout_of_what_runs(
+    capsys: pytest.CaptureFixture[str], router: Router
+) -> None:
+    code, out, _ = run(capsys, "restart", "--address", router.address)
+    assert (code, router.admin.restart) == (0, True)
+    assert out.startswith("new ones serve")
+    assert run(capsys, "rollout", "--address", router.address)[0] == 0
+    assert not router.admin.restart

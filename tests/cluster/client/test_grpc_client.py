@@ -217,3 +217,22 @@ async def test_a_router_that_stops_loses_no_call_of_a_client_that_is_never_quiet
             done = True
     finally:
         await old.stop(0)
+
+
+async def test_a_connection_that_a_leaving_router_resets_is_made_again(generator):
+    """What waits to be accepted where a router closes its port is reset; another router listens."""
+    reset = asyncio.Event()
+
+    def accepted(reader, writer):
+        writer.transport.abort()
+        reset.set()
+
+    leaving = await asyncio.start_server(accepted, "127.0.0.1", 0)
+    port = leaving.sockets[0].getsockname()[1]
+    async with Client(f"127.0.0.1:{port}") as client:
+        asked = asyncio.create_task(client.complete("a b", max_tokens=2))
+        await reset.wait()
+        leaving.close()
+        server = await start(generator, port=port)
+        assert (await asked).text == "one two"
+    await server.stop(0)

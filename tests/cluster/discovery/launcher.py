@@ -65,8 +65,10 @@ async def rolled_out(directory, serve, config, prepare=lambda config: config):
     lines = []
     rollouts = Rollouts(RUNNING, serve, prepare, lines.append, SEAL)
     await directory.listen_for_stop(SEAL.launcher)
-    document = config if isinstance(config, str) else document_of(config)
-    request = RolloutRequest("id", document).sealed(SEAL)
+    if isinstance(config, TandemConfig):
+        config = document_of(config)
+    request = RolloutRequest("id", config) if isinstance(config, str) else config
+    request = request.sealed(SEAL)
     assert await directory.request_rollout(request.to_json(), RolloutState("id").to_json())
     await rollouts.poll(directory)
     await rollouts.poll(directory)  # once only

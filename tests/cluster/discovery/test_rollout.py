@@ -20,8 +20,8 @@ from cluster.discovery.rollout import (
     RolloutState,
     document_of,
     next_config,
-    there,
 )
+from cluster.discovery.version_handover import there
 from cluster.replica_record import ReplicaRecord
 from engine.errors import ConfigError, Unavailable
 from prefill_pool.config import PrefillConfig
@@ -58,6 +58,26 @@ async def test_a_rollout_of_what_runs_replaces_nothing_and_names_its_version(dir
     _, state, _ = await rolled_out(directory, serve, RUNNING)
     assert serve.begun == []
     assert (state.state, state.version) == ("serving", config_version(RUNNING))
+
+
+async def test_a_restart_replaces_all_although_nothing_differs(directory) -> None:
+    version = config_version(RUNNING)
+    for role in ("prefill", "decode", "router"):
+        await directory.register(replace(record(f"old {role}", role), config=version))
+    serve = Serve(directory)
+    request = RolloutRequest("id", "", restart=True)
+    _, state, _ = await rolled_out(directory, serve, request)
+    assert serve.begun == [RUNNING]
+    assert (state.state, state.version) == ("serving", version)
+
+
+async def test_a_restart_does_not_take_the_old_ones_for_new_ones(directory) -> None:
+    for role in ("prefill", "decode", "router"):
+        old = replace(record(role, role), config=config_version(RUNNING))
+        await directory.register(old)
+    serve = Serve(directory, fails="decode: not enough memory")
+    _, state, _ = await rolled_out(directory, serve, RolloutRequest("id", "", restart=True))
+    assert (state.state, state.reason) == ("failed", "decode: not enough memory")
 
 
 async def test_another_default_endpoint_is_rolled_out(directory) -> None:

@@ -101,6 +101,7 @@ async def test_without_a_launcher_no_rollout_can_be_requested(directory) -> None
         RolloutRequest("id", document_of(OTHER), seal="no hex"),
         replace(RolloutRequest("id", document_of(OTHER)).sealed(SEAL), operator="alice"),
         replace(RolloutRequest("id", document_of(OTHER)).sealed(SEAL), weaken_security=True),
+        replace(RolloutRequest("id", document_of(OTHER)).sealed(SEAL), restart=True),
         RolloutRequest("id", document_of(OTHER)).sealed(
             RequestSeal(ClusterSecret(b"the secret of another"), "launcher")
         ),

@@ -5,7 +5,7 @@ host head      Ray's head, and Serve's controller; no replicas
 host router    each is a node that offers the custom resource of its pool, as the pods of
 host prefill   the pool do
 host decode
-host spare     no node, until a test starts one there, of the decode pool
+host spare     no node, until a test starts one there, of any pool
 """
 
 from __future__ import annotations
@@ -83,6 +83,7 @@ class RayHosts:
         self._late = folder / "late"
         self.nodes: dict[str, subprocess.Popen[bytes]] = {}
         self.authority: str | None = None
+        self._spare_pool = "decode"
         for name, text in one(self._chart, "ConfigMap", "tandem-config")["data"].items():
             own = text.replace("/etc/tandem/", f"{folder}/")
             (folder / name).write_text(own.replace("/etc/tandem-secrets/", f"{folder}/"))
@@ -124,6 +125,11 @@ class RayHosts:
         where = ("--head", f"--port={GCS_PORT}")
         self._ray("head", spec["headGroupSpec"], where, env)
 
+    def start_spare(self, pool: str) -> None:
+        """Start a second node of a pool."""
+        self._spare_pool = pool
+        self.start_node(SPARE)
+
     def start_node(self, name: str) -> None:
         """Start, or start again, the node of a host that replicas go to."""
         env = self.environment(name) | _KUBERAY_WORKER
@@ -148,7 +154,7 @@ class RayHosts:
         self.host(name).kill_all()
 
     def _group(self, name: str) -> Object:
-        return groups(self._chart)["decode" if name == SPARE else name]
+        return groups(self._chart)[self._spare_pool if name == SPARE else name]
 
     def deploy(self, overrides: Mapping[str, object] = MappingProxyType({})) -> None:
         """Give Serve the application, as KubeRay does, and wait until it runs."""

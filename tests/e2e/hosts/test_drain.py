@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -29,15 +30,15 @@ def long(model):
     return [exactness.random_case(model, seed, 20, n) for seed, n in enumerate(STREAM_TOKENS)]
 
 
-@pytest.fixture
-def spare(cluster):
-    """A second node of the decode pool; in the end there is the first alone, whatever happened."""
-    cluster.start_node(SPARE)
+@pytest.fixture(params=["decode"])
+def spare(cluster, request):
+    """A second node of a pool; in the end there is the first alone, whatever happened."""
+    cluster.start_spare(request.param)
     cluster.until(lambda: SPARE in cluster.alive(), START_TIMEOUT_S, "the spare node")
-    yield
+    yield request.param
     cluster.end_node(SPARE)
-    if "decode" not in cluster.nodes:
-        cluster.start_node("decode")
+    if request.param not in cluster.nodes:
+        cluster.start_node(request.param)
 
 
 @dataclass
@@ -68,15 +69,15 @@ async def streams(cluster, cases, model):
             enough.set()
 
 
-async def decode_replicas(cluster):
-    return {entry.id for entry in await cluster.replicas() if entry.role == "decode"}
+async def replicas_of(cluster, role):
+    return {entry.id for entry in await cluster.replicas() if entry.role == role}
 
 
 async def left(cluster, replica):
     """Waits until the router knows it no more; returns when that was."""
 
     async def is_gone():
-        return replica not in await decode_replicas(cluster)
+        return replica not in await replicas_of(cluster, "decode")
 
     await eventually(is_gone, HOOK_ENDS_S, poll_s=0.1)
     return time.monotonic()
@@ -95,7 +96,7 @@ async def drained(cluster, name):
 
 
 async def test_a_node_is_drained_under_streams(cluster, spare, long, cases, model, capsys):
-    (before,) = await decode_replicas(cluster)
+    (before,) = await replicas_of(cluster, "decode")
     async with streams(cluster, long, model) as done:
         began_s = time.monotonic()
         leaving = asyncio.create_task(left(cluster, before))
@@ -108,7 +109,7 @@ async def test_a_node_is_drained_under_streams(cluster, spare, long, cases, mode
         there = sum(s.decode_replica == before and s.ended_s > left_s for s in done)
         print(f"{there} ended there after it left")
     assert cluster.alive() == sorted(["head", "prefill", "router", SPARE])
-    (after,) = await decode_replicas(cluster)
+    (after,) = await replicas_of(cluster, "decode")
     assert {stream.decode_replica for stream in done} == {before, after}
     # While it was drained some ended there. Whether one still ran when it left is chance: all that
     # were running may have ended just before.
@@ -121,6 +122,44 @@ async def test_a_node_is_drained_under_streams(cluster, spare, long, cases, mode
     cluster.until(lambda: "decode" in cluster.alive(), START_TIMEOUT_S, "the node to be back")
     await drained(cluster, SPARE)
     await cluster.whole()
-    assert after not in await decode_replicas(cluster)
+    assert after not in await replicas_of(cluster, "decode")
     assert cluster.alive() == sorted(["head", *POOLS])
+    await cluster.idle()
+
+
+async def again_and_again(client, cases, model, enough, done):
+    """One request after the other; notes by which prefill replica, and when it ended."""
+    for case in itertools.cycle(cases):
+        if enough.is_set():
+            return
+        tokens, summary = await answer(client, case, 120)
+        assert exactness.equal(model, [case], [tokens])
+        done.append((summary.choices[0].prefill_replica, time.monotonic()))
+
+
+@pytest.mark.parametrize("spare", ["prefill"], indirect=True)
+async def test_a_prefill_node_is_drained_under_prompts(cluster, spare, cases, model, capsys):
+    (before,) = await replicas_of(cluster, spare)
+    done, enough = [], asyncio.Event()
+    async with Client(cluster.grpc) as client, asyncio.TaskGroup() as running:
+        for first in range(4):
+            running.create_task(again_and_again(client, cases[first::4], model, enough, done))
+        try:
+            await eventually(lambda: len(done) >= 4, HOOK_ENDS_S)
+            began_s = time.monotonic()
+            await drained(cluster, spare)
+            drained_s = time.monotonic()
+            await eventually(lambda: done[-1][1] > drained_s, HOOK_ENDS_S)
+        finally:
+            enough.set()
+    (after,) = await replicas_of(cluster, spare)
+    meanwhile = [replica for replica, ended_s in done if began_s < ended_s]
+    with capsys.disabled():
+        print(f"\n{len(meanwhile)} answers in {drained_s - began_s:.0f} s, none failed")
+    assert set(meanwhile) == {before, after}
+    # And back: a node that has been drained is started again, and the other one goes.
+    cluster.start_node(spare)
+    cluster.until(lambda: spare in cluster.alive(), START_TIMEOUT_S, "the node to be back")
+    await drained(cluster, SPARE)
+    await cluster.whole()
     await cluster.idle()
