@@ -31,6 +31,7 @@ COPY kv_transfer kv_transfer
 COPY models models
 COPY prefill_pool prefill_pool
 COPY protos protos
+COPY tandem_client tandem_client
 RUN /opt/tandem/bin/pip install -c constraints.txt .
 
 FROM python:${PYTHON}-slim-bookworm AS run

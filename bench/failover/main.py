@@ -30,7 +30,7 @@ from bench.failover.figures import (
 )
 from bench.failover.member_processes import MemberProcesses, members
 from cluster.api import Tokens
-from cluster.client import Client
+from tandem_client import Client
 
 _STREAMS = 16
 _FEWEST, _MOST = 50, 1500

@@ -19,7 +19,7 @@ from cluster.cli.tls_options import add_tls, router_address, tls_ca
 from engine.errors import TandemError, Unavailable
 
 if TYPE_CHECKING:
-    from cluster.client.router_address import RouterAddress
+    from tandem_client.router_address import RouterAddress
 
 DEFAULT_ADDRESS = "127.0.0.1:50051"
 _SERVE_FLAGS = {
@@ -84,8 +84,8 @@ def _chat(options: argparse.Namespace) -> int:
 
 
 def _generate(options: argparse.Namespace) -> int:
-    from cluster.client import Client
     from cluster.client.terminal import stream_answer, timing
+    from tandem_client import Client
 
     async def generate() -> None:
         async with Client(options.address, api_key=os.environ.get("TANDEM_API_KEY")) as client:

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from cluster.client.admin_client import fetch_status
-from cluster.client.router_address import RouterAddress
 from cluster.config.schema import TandemConfig
 from cluster.config.security import SecurityConfig
 from cluster.deploy.child_processes import adopt_orphans, end_descendants
@@ -47,6 +46,7 @@ from cluster.tenants.operator_key import VARIABLE, OperatorKey
 from engine.errors import ConfigError, Unavailable
 from protos.wire.certificates import server_certificate
 from protos.wire.secret import made
+from tandem_client.router_address import RouterAddress
 
 if TYPE_CHECKING:
     from cluster.deploy.ray_cluster import RayCluster

@@ -12,12 +12,12 @@ from typing import Any
 import torch
 
 from cluster.api import Resumability, Started, Summary, Tokens
-from cluster.client import Client
 from engine.errors import Cancelled, InvalidRequest, Overloaded, TandemError, Unavailable
 from engine.sampling.counter_rng import uniform
 from engine.sampling.penalties import edit_logits
 from engine.types.sampling_params import SamplingParams
 from engine.types.sequence import Sequence
+from tandem_client import Client
 from tests.exactness import TIE, is_sampled_tie
 
 OnTokens = Callable[[str, int, int], None]

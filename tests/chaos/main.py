@@ -24,7 +24,7 @@ from bench.core.host_info import as_line, describe_machine, now
 from bench.core.markdown_tables import table
 from bench.core.results import Series, keep, value_of
 from bench.core.statistics import percentile
-from cluster.client import Client
+from tandem_client import Client
 from tests.chaos.members import members
 from tests.chaos.run import Chaos, Outcome
 

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from cluster.client import Client
+from tandem_client import Client
 from tests.chaos.faults import FAULTS, LENGTHS_S, PROCESSES, Fault, Injector
 from tests.chaos.load import Answer, Request, Stream, requests
 from tests.chaos.members import Member, Members, all_idle

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from cluster.client import Client
+from tandem_client import Client
 from tests.chaos.faults import FAULTS
 from tests.chaos.main import rows
 from tests.chaos.members import members

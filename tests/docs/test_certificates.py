@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cluster.client import Client, RouterAddress
 from cluster.config.schema import parse_config
 from cluster.gateway import grpc_server
 from docs.check import read_pages
 from protos.wire.tls import front_end_tls
+from tandem_client import Client, RouterAddress
 from tests.cluster.scripted_generator import ScriptedGenerator
 from tests.docs.test_names import blocks
 

@@ -17,7 +17,6 @@ from cluster.api import (
 )
 from cluster.api.event_streams import closing
 from cluster.api.scoring import score_all
-from cluster.client import Client
 from cluster.config.endpoints import EndpointConfig
 from cluster.gateway.grpc_server import start
 from cluster.placement.placement import Placement
@@ -28,6 +27,7 @@ from engine.errors import InvalidRequest, Overloaded, PromptTooLong
 from engine.kv.prefix_digest import Chain
 from engine.types.sampling_params import SamplingParams
 from engine.types.scores import Scores
+from tandem_client import Client
 from tests.cluster.gateway.http_listener import TEXT, asking
 from tests.cluster.scripted_generator import CARD, ScriptedGenerator
 

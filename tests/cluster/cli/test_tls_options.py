@@ -15,12 +15,12 @@ import pytest
 
 from cluster.batch.http_client import BatchServer
 from cluster.cli.main import main
-from cluster.client.router_address import RouterAddress
 from cluster.gateway import grpc_server, uvicorn_server
 from cluster.gateway.http_app import create_app
 from cluster.gateway.uvicorn_server import HttpTls
 from engine.errors import ConfigError
 from protos.wire.tls import front_end_tls
+from tandem_client.router_address import RouterAddress
 from tests.certificates import Certificates
 from tests.cluster.gateway.http_listener import metrics
 from tests.cluster.scripted_generator import ScriptedGenerator

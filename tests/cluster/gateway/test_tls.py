@@ -15,7 +15,6 @@ import pytest
 from websockets.asyncio.client import connect
 
 from cluster.api import Tokens
-from cluster.client import Client, RouterAddress
 from cluster.gateway import grpc_server, uvicorn_server
 from cluster.gateway.http_app import create_app
 from cluster.gateway.uvicorn_server import HttpTls
@@ -23,6 +22,7 @@ from engine.errors import Unavailable
 from protos.wire.certificates import ServerCertificate
 from protos.wire.refusals import RefusedConnections
 from protos.wire.tls import Reloading, front_end_tls
+from tandem_client import Client, RouterAddress
 from tests.certificates import Certificates, serial
 from tests.cluster.gateway.http_listener import TEXT, metrics
 from tests.cluster.scripted_generator import ScriptedGenerator

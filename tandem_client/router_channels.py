@@ -9,9 +9,9 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from cluster.client.router_address import Address, RouterAddress, open_channel
 from engine.errors import ConfigError
 from protos import inference_pb2_grpc
+from tandem_client.router_address import Address, RouterAddress, open_channel
 
 
 @dataclass(frozen=True, slots=True, eq=False)

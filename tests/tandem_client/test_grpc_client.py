@@ -10,10 +10,10 @@ import pytest
 
 from cluster.api import ChatMessage, ChatPrompt, Started, Summary, TextPrompt, TokenPrompt, Tokens
 from cluster.api.error_mapping import TABLE
-from cluster.client import Client
 from cluster.gateway.grpc_server import start
 from engine import errors
 from engine.types.sampling_params import SamplingParams
+from tandem_client import Client
 from tests.cluster.scripted_generator import CARD, ScriptedGenerator, raised
 from tests.eventually import eventually
 

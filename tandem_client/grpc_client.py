@@ -33,14 +33,14 @@ from cluster.api.score_proto_convert import (
     scored_from_proto,
 )
 from cluster.api.validation import check_have, check_stream_id
-from cluster.client.call_tries import CallTries, NotTaken, tandem_errors
-from cluster.client.inputs import Input, Options, Text, generate_request
-from cluster.client.resumption import ResumedStream
-from cluster.client.router_address import Address
-from cluster.client.router_channels import RouterChannel, RouterChannels
 from engine.errors import Internal
 from engine.types.sequence import FinishReason, SampledToken
 from protos import inference_pb2
+from tandem_client.call_tries import CallTries, NotTaken, tandem_errors
+from tandem_client.inputs import Input, Options, Text, generate_request
+from tandem_client.resumption import ResumedStream
+from tandem_client.router_address import Address
+from tandem_client.router_channels import RouterChannel, RouterChannels
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,11 +16,11 @@ import grpc.aio
 
 from cluster.api import Event, Started, Summary, Tokens
 from cluster.api.proto_convert import event_from_proto
-from cluster.client.call_tries import CallTries, NotTaken, tandem_errors
-from cluster.client.router_channels import RouterChannel, RouterChannels
 from engine.errors import DeadlineExceeded, Internal, Overloaded, TandemError, Unavailable
 from protos import inference_pb2
 from protos.status import retry_after
+from tandem_client.call_tries import CallTries, NotTaken, tandem_errors
+from tandem_client.router_channels import RouterChannel, RouterChannels
 
 # A router sends a heartbeat after 10 s without an event.
 SILENCE_S = 25.0
