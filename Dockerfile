@@ -32,7 +32,7 @@ COPY models models
 COPY prefill_pool prefill_pool
 COPY protos protos
 COPY tandem_client tandem_client
-RUN /opt/tandem/bin/pip install -c constraints.txt .
+RUN /opt/tandem/bin/pip install -c constraints.txt ./tandem_client .
 
 FROM python:${PYTHON}-slim-bookworm AS run
 ARG ACCELERATOR=cpu

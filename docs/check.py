@@ -25,7 +25,10 @@ DOCS_WORDS = 25_000
 MEAN_WORDS = 18
 MOST_WORDS = 40
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
-_FOLDERS = "bench|cluster|decode_pool|docs|engine|helm|kv_transfer|models|prefill_pool|protos|tests"
+_FOLDERS = (
+    "bench|cluster|decode_pool|docs|engine|helm|kv_transfer|models|prefill_pool|protos|"
+    "tandem_client|tests"
+)
 _NAMED_FILE = re.compile(rf"`((?:{_FOLDERS})/[\w./-]*\w)`")
 _REFERENCE = Path("docs", "reference")
 

@@ -184,7 +184,9 @@ class _router_at:  # noqa: N801
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if isinstance(error, Unavailable):
-            hint = asyncio.run(self._address.connect_hint())
+            from cluster.client.connect_hint import router_hint
+
+            hint = asyncio.run(router_hint(self._address))
             raise Unavailable(f"router at {self._address}: {hint or error.message}") from None
 
 

@@ -27,7 +27,7 @@ def tls_ca(options: argparse.Namespace) -> str | None:
     """The file that was given, or that of the environment; ConfigError if it has no certificate."""
     found: str | None = options.tls_ca or os.environ.get(_VARIABLE) or None
     if found is not None:
-        from protos.wire.certificates import read_authority
+        from tandem_client.authorities import read_authority
 
         try:
             read_authority(found)

@@ -96,7 +96,8 @@ class Launcher:
         certificate = self._config.tls.front_ends
         if certificate is None:
             return RouterAddress(self.grpc_address)
-        return RouterAddress.of_own(self.grpc_address, server_certificate(certificate.identity))
+        own = server_certificate(certificate.identity)
+        return RouterAddress(self.grpc_address, own.chain, own.name)
 
     def run(self) -> None:
         """Serve until Ctrl-C, SIGTERM, SIGHUP or a stop request; raises a TandemError."""

@@ -11,8 +11,7 @@ import pytest
 
 from cluster.api import Started, Summary, Tokens
 from cluster.api.event_streams import closing
-from engine import errors
-from tandem_client import Client, resumption
+from tandem_client import Client, errors, resumption
 from tests.cluster.scripted_generator import raised
 from tests.eventually import eventually
 from tests.tandem_client.routers import two_routers

@@ -127,7 +127,7 @@ async def test_over_grpc_texts_keep_their_forms():
             assert found[0].scores.logprobs == pytest.approx([-0.1, -0.2])
             assert found[0].scores.top_ids == [1, 2, 2, 3]
             assert [request.request_id for request in generator.requests] == ["mine-0", "mine-1"]
-            with pytest.raises(InvalidRequest, match=r"texts\[0\]"):
+            with pytest.raises(InvalidRequest, match=r"inputs\[0\]"):
                 await client.score([""])
     finally:
         await server.stop(0)

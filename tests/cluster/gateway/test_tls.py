@@ -243,8 +243,8 @@ async def test_the_launcher_trusts_exactly_the_certificate_that_it_configured(
     tls = front_end_tls(own.issue(*names).identity)
     other = front_end_tls(own.issue(*names, file="other").identity)
     async with grpc_front_end(ScriptedGenerator(), tls) as address:
-        async with Client(RouterAddress.of_own(address, tls.get())) as client:
+        async with Client(RouterAddress(address, tls.get().chain, tls.get().name)) as client:
             assert (await client.model()).name == "demo"
-        async with Client(RouterAddress.of_own(address, other.get())) as client:
+        async with Client(RouterAddress(address, other.get().chain, other.get().name)) as client:
             with pytest.raises(Unavailable):
                 await client.model()
