@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import errno
 import ssl
+from typing import TYPE_CHECKING
 
-from tandem_client import RouterAddress
+if TYPE_CHECKING:
+    from tandem_client import RouterAddress
 
 # Bound: the time of the extra handshake.
 _TIMEOUT_S = 2.0

@@ -131,6 +131,21 @@ def test_a_closed_client_says_so(client: SyncClient, generator: ScriptedGenerato
         client.model()
 
 
+def test_closing_in_another_thread_ends_a_call(
+    client: SyncClient, generator: ScriptedGenerator
+) -> None:
+    def close() -> None:
+        while not generator.started:
+            threading.Event().wait(0.01)
+        client.close()
+
+    generator.endless, generator.pause_s = True, 30.0
+    threading.Thread(target=close).start()
+    with pytest.raises(errors.Cancelled):
+        client.complete("a", request_id="r1")
+    until_closed(generator, "r1")
+
+
 def test_a_program_ends_without_closing(server: GrpcServer, generator: ScriptedGenerator) -> None:
     generator.endless, generator.pause_s = True, 0.01
     done = subprocess.run(
