@@ -13,7 +13,7 @@ class Started:
     """The request was accepted. `seed` is the seed of its sampling.
 
     The `stream_id` of a resumable request names it on every router; others have an empty one.
-    `note` is that of the request, where it is resumed.
+    `note` is of the server's own front ends, and empty for a client.
     """
 
     request_id: str
