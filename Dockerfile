@@ -31,7 +31,8 @@ COPY kv_transfer kv_transfer
 COPY models models
 COPY prefill_pool prefill_pool
 COPY protos protos
-RUN /opt/tandem/bin/pip install -c constraints.txt .
+COPY tandem_client tandem_client
+RUN /opt/tandem/bin/pip install -c constraints.txt ./tandem_client .
 
 FROM python:${PYTHON}-slim-bookworm AS run
 ARG ACCELERATOR=cpu

@@ -14,19 +14,28 @@ BENCH_CACHE ?= .bench
 WITH_GPU = $(if $(wildcard $(VENV)/.installed-dev),$(BIN)/python,python3)
 ACCELERATOR ?= cpu
 TORCH_INDEX ?=
-VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' tandem_client/__init__.py)
 # Tests that take minutes, and are not part of `make test`.
 CLUSTER_TESTS := tests/e2e/hosts tests/e2e/two_hosts tests/e2e/test_scaling.py \
 	tests/e2e/test_rollout.py tests/e2e/test_sleep.py tests/e2e/test_two_routers.py \
 	tests/e2e/test_ray_chaos.py tests/e2e/test_rolling_restart.py
 # Two tests at a time, with real clusters first; one at a time if ARGS selects tests.
 BESIDE = $(if $(ARGS),,-n 2 --dist loadscope --no-loadscope-reorder tests/e2e tests)
-GENERATE := -m grpc_tools.protoc -I.
+# The code of the public API lives in the client's package and is registered under its path there, so
+# that it meets no `protos/inference.proto` of a user.
+PUBLIC := protos/inference.proto protos/error_details.proto
+INTERNAL := $(filter-out $(PUBLIC), $(wildcard protos/*.proto))
 SBOM := cyclonedx-bom==7.5.0
-SERVICES := $(shell grep -l '^service ' protos/*.proto)
+PROTOC := .venv-protos/bin/python -m grpc_tools.protoc
+define generate
+$(PROTOC) -Itandem_client/protos=protos --python_out=$(1) --pyi_out=$(1) $(PUBLIC) && \
+$(PROTOC) -Itandem_client/protos=protos --grpc_python_out=$(1) protos/inference.proto && \
+$(PROTOC) -I. -Itandem_client/protos=protos --python_out=$(1) --pyi_out=$(1) $(INTERNAL) && \
+$(PROTOC) -I. --grpc_python_out=$(1) protos/router.proto
+endef
 
 .PHONY: help install serve test lint types contracts protos protos-check docs-check tests coverage \
-	test-cluster test-clients test-gpu bench-gpu test-oldest constraints helm-schema helm-golden helm-dashboard reference sbom image demo-model \
+	test-cluster test-clients test-gpu bench-gpu test-oldest constraints helm-schema helm-golden helm-dashboard reference sbom wheels image demo-model \
 	bench-engine bench-soak bench-peers bench-burst bench-itl bench-claims bench-router bench-overload bench-refusals bench-journal bench-streams \
 	bench-failover bench-router-death bench-transfer bench-report fuzz soak-transfer chaos clean
 
@@ -51,14 +60,11 @@ contracts: $(VENV)/.installed-dev  ## imports point down
 	$(BIN)/lint-imports
 
 protos: .venv-protos/.installed  ## generate the code of protos/*.proto
-	.venv-protos/bin/python $(GENERATE) --python_out=. --pyi_out=. protos/*.proto
-	.venv-protos/bin/python $(GENERATE) --grpc_python_out=. $(SERVICES)
+	$(call generate,.)
 
 protos-check: .venv-protos/.installed  ## the generated code matches the protos
-	@folder=$$(mktemp -d) && trap "rm -rf $$folder" EXIT && \
-	.venv-protos/bin/python $(GENERATE) --python_out=$$folder --pyi_out=$$folder protos/*.proto && \
-	.venv-protos/bin/python $(GENERATE) --grpc_python_out=$$folder $(SERVICES) && \
-	for file in $$folder/protos/*; do cmp "$$file" "protos/$$(basename "$$file")" || exit 1; done && \
+	@folder=$$(mktemp -d) && trap "rm -rf $$folder" EXIT && $(call generate,$$folder) && \
+	for file in $$(cd $$folder && find . -type f); do cmp "$$folder/$$file" "$$file" || exit 1; done && \
 	echo "generated code is up to date"
 
 docs-check: $(VENV)/.installed-dev  ## links, generated pages, words and sentences of the documentation
@@ -114,6 +120,11 @@ sbom: $(VENV)/.installed .venv-sbom/.installed  ## write dist/sbom.cdx.json, the
 	@.venv-sbom/bin/cyclonedx-py environment $(BIN)/python --pyproject pyproject.toml \
 		--output-reproducible --output-file dist/sbom.cdx.json
 	@echo "dist/sbom.cdx.json"
+
+wheels: $(VENV)/.installed-dev  ## write both wheels to dist/: the client's to publish, the server's for images
+	@mkdir -p dist
+	@cd tandem_client && ../$(BIN)/python -m hatchling build -t wheel -d ../dist
+	@$(BIN)/python -m hatchling build -t wheel -d dist
 
 image:  ## build the container image; ACCELERATOR=cuda, TORCH_INDEX=URL of torch's wheels
 	docker build --build-arg ACCELERATOR=$(ACCELERATOR) --build-arg TORCH_INDEX=$(TORCH_INDEX) \
@@ -185,16 +196,16 @@ $(BIN)/python:
 	@$(PYTHON) -m venv $(VENV)
 
 # torch first and by itself, so that a machine without a GPU gets its CPU build.
-$(VENV)/.installed: $(BIN)/python pyproject.toml constraints.txt
+$(VENV)/.installed: $(BIN)/python pyproject.toml tandem_client/pyproject.toml constraints.txt
 	@echo "installing torch"
 	@$(PIP) install $(TORCH)
 	@echo "installing tandem"
-	@$(PIP) install -c constraints.txt -e .
+	@$(PIP) install -c constraints.txt -e ./tandem_client -e .
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed
 	@echo "installing what the tests need"
-	@$(PIP) install -c constraints.txt -e '.[dev]'
+	@$(PIP) install -c constraints.txt -e ./tandem_client -e '.[dev]'
 	@touch $@
 
 .venv-protos/.installed: protos/requirements.txt

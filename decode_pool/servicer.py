@@ -16,12 +16,13 @@ from decode_pool.loop import DecodeLoop
 from engine.text.completion import ChoiceText
 from engine.types.sequence import Sequence
 from kv_transfer.receiver import KvReceiver, OfferedKv, Peer, ReceivedKv
-from protos import decode_pb2, inference_pb2, prefill_pb2
+from protos import decode_pb2, prefill_pb2
 from protos.calls_pb2 import CallEvent
 from protos.convert import scores_to_proto, tokens_to_proto
 from protos.event_sink import Collect, EventSink
 from protos.prompt_reports import PromptReports
 from protos.shared_prompt import SharedPrompt, sequence_from_proto
+from tandem_client.protos import inference_pb2
 
 log = logging.getLogger(__name__)
 

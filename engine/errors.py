@@ -1,25 +1,43 @@
-"""Every error that Tandem raises, as one tree.
-
-TandemError
-├── InvalidRequest          the request can never succeed as it is
-│   └── PromptTooLong
-├── NotFound                no such model, endpoint or request
-├── Unauthenticated         no API key, or an unknown one
-├── PermissionDenied        a known API key without the right to this
-├── ConfigError             the configuration is wrong
-├── UnsupportedModel        the model cannot be served, by name
-├── Overloaded              no capacity now; says when to try again
-├── Unavailable             a part that the request needs is gone; trying again may succeed
-│   ├── ReplicaLost
-│   └── TransferFailed
-├── DeadlineExceeded
-├── Cancelled
-└── Internal                a fault of Tandem
-
-`code` is the gRPC status name; `cluster/api/error_mapping.py` maps it to gRPC and HTTP.
-"""
+"""The errors of Tandem, which the server raises and a client gets: `tandem_client/errors.py`."""
 
 from __future__ import annotations
+
+from tandem_client.errors import (
+    Cancelled,
+    ConfigError,
+    DeadlineExceeded,
+    Internal,
+    InvalidRequest,
+    NotFound,
+    Overloaded,
+    PermissionDenied,
+    PromptTooLong,
+    ReplicaLost,
+    TandemError,
+    TransferFailed,
+    Unauthenticated,
+    Unavailable,
+    UnsupportedModel,
+)
+
+__all__ = [
+    "Cancelled",
+    "ConfigError",
+    "DeadlineExceeded",
+    "Internal",
+    "InvalidRequest",
+    "NotFound",
+    "Overloaded",
+    "PermissionDenied",
+    "PromptTooLong",
+    "ReplicaLost",
+    "TandemError",
+    "TransferFailed",
+    "Unauthenticated",
+    "Unavailable",
+    "UnsupportedModel",
+    "shown",
+]
 
 _SHOWN_CHARACTERS = 60
 
@@ -37,102 +55,3 @@ def shown(value: object) -> str:
     else:
         return "an object" if isinstance(value, dict) else "a list"
     return quoted if len(quoted) <= _SHOWN_CHARACTERS else f"{quoted[: _SHOWN_CHARACTERS - 3]}..."
-
-
-class TandemError(Exception):
-    """Root of the tree. `code` names a gRPC status; `retryable` says whether to try again."""
-
-    code = "INTERNAL"
-    retryable = False
-
-    def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
-        super().__init__(message)
-        self.message = message
-        self.retry_after_s = retry_after_s
-
-
-class InvalidRequest(TandemError):
-    """The request can never succeed as it is; `field` names the wrong field."""
-
-    code = "INVALID_ARGUMENT"
-
-    def __init__(self, message: str, *, field: str | None = None) -> None:
-        super().__init__(message)
-        self.field = field
-
-
-class PromptTooLong(InvalidRequest):
-    """The prompt is too long for the context or for the KV pool."""
-
-
-class NotFound(TandemError):
-    """No such model, endpoint or request."""
-
-    code = "NOT_FOUND"
-
-    def __init__(self, message: str, *, field: str | None = None) -> None:
-        super().__init__(message)
-        self.field = field
-
-
-class Unauthenticated(TandemError):
-    """The request has no API key, or an unknown one."""
-
-    code = "UNAUTHENTICATED"
-
-
-class PermissionDenied(TandemError):
-    """The API key is known and has no right to this."""
-
-    code = "PERMISSION_DENIED"
-
-
-class ConfigError(TandemError):
-    """The configuration is wrong; the message names the key."""
-
-    code = "FAILED_PRECONDITION"
-
-
-class UnsupportedModel(TandemError):
-    """The model cannot be served; the message gives the reason."""
-
-    code = "FAILED_PRECONDITION"
-
-
-class Overloaded(TandemError):
-    """There is no capacity now; `retry_after_s` says when to try again."""
-
-    code = "RESOURCE_EXHAUSTED"
-    retryable = True
-
-
-class Unavailable(TandemError):
-    """A part that the request needs is gone; trying again may succeed."""
-
-    code = "UNAVAILABLE"
-    retryable = True
-
-
-class ReplicaLost(Unavailable):
-    """The replica of the request died or stopped answering."""
-
-
-class TransferFailed(Unavailable):
-    """The KV did not reach the decode replica whole."""
-
-
-class DeadlineExceeded(TandemError):
-    """The request ran out of its time."""
-
-    code = "DEADLINE_EXCEEDED"
-    retryable = True
-
-
-class Cancelled(TandemError):
-    """The client ended the request, or Tandem ended it for the client."""
-
-    code = "CANCELLED"
-
-
-class Internal(TandemError):
-    """A fault of Tandem."""

@@ -23,31 +23,31 @@ _sym_db = _symbol_database.Default()
 
 
 from protos import decode_pb2 as protos_dot_decode__pb2
-from protos import inference_pb2 as protos_dot_inference__pb2
+from tandem_client.protos import inference_pb2 as tandem__client_dot_protos_dot_inference__pb2
 from protos import prefill_pb2 as protos_dot_prefill__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x12protos/calls.proto\x12\x12tandem.internal.v1\x1a\x13protos/decode.proto\x1a\x16protos/inference.proto\x1a\x14protos/prefill.proto\">\n\rRouterMessage\x12-\n\x08\x63ommands\x18\x01 \x03(\x0b\x32\x1b.tandem.internal.v1.Command\"\x86\x02\n\x07\x43ommand\x12\x0c\n\x04\x63\x61ll\x18\x01 \x01(\x04\x12\x35\n\x07prefill\x18\x02 \x01(\x0b\x32\".tandem.internal.v1.PrefillRequestH\x00\x12\x33\n\x06\x64\x65\x63ode\x18\x03 \x01(\x0b\x32!.tandem.internal.v1.DecodeRequestH\x00\x12\x30\n\x06\x63\x61ncel\x18\x04 \x01(\x0b\x32\x1e.tandem.internal.v1.CancelCallH\x00\x12\x10\n\x06prompt\x18\x05 \x01(\x0cH\x00\x12\x32\n\x06\x66orget\x18\x06 \x01(\x0b\x32 .tandem.internal.v1.ForgetPromptH\x00\x42\t\n\x07\x63ommand\"\x0c\n\nCancelCall\"\x0e\n\x0c\x46orgetPrompt\"?\n\x0eReplicaMessage\x12-\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x1d.tandem.internal.v1.CallEvent\"\xfb\x02\n\tCallEvent\x12\x0c\n\x04\x63\x61ll\x18\x01 \x01(\x04\x12\x35\n\x0b\x66irst_token\x18\x02 \x01(\x0b\x32\x1e.tandem.internal.v1.FirstTokenH\x00\x12\x35\n\x0bhanded_over\x18\x03 \x01(\x0b\x32\x1e.tandem.internal.v1.HandedOverH\x00\x12\x30\n\x08\x61\x64mitted\x18\x04 \x01(\x0b\x32\x1c.tandem.internal.v1.AdmittedH\x00\x12#\n\x06tokens\x18\x05 \x01(\x0b\x32\x11.tandem.v1.TokensH\x00\x12.\n\x07retired\x18\x06 \x01(\x0b\x32\x1b.tandem.internal.v1.RetiredH\x00\x12*\n\x05\x65nded\x18\x07 \x01(\x0b\x32\x19.tandem.internal.v1.EndedH\x00\x12\x36\n\x08progress\x18\x08 \x01(\x0b\x32\".tandem.internal.v1.PromptProgressH\x00\x42\x07\n\x05\x65vent\"5\n\x05\x45nded\x12,\n\x07\x66\x61ilure\x18\x01 \x01(\x0b\x32\x1b.tandem.internal.v1.Failure\"v\n\x07\x46\x61ilure\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x12\n\x05\x66ield\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x1b\n\x0eretry_after_ms\x18\x04 \x01(\rH\x01\x88\x01\x01\x42\x08\n\x06_fieldB\x11\n\x0f_retry_after_msb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x12protos/calls.proto\x12\x12tandem.internal.v1\x1a\x13protos/decode.proto\x1a$tandem_client/protos/inference.proto\x1a\x14protos/prefill.proto\">\n\rRouterMessage\x12-\n\x08\x63ommands\x18\x01 \x03(\x0b\x32\x1b.tandem.internal.v1.Command\"\x86\x02\n\x07\x43ommand\x12\x0c\n\x04\x63\x61ll\x18\x01 \x01(\x04\x12\x35\n\x07prefill\x18\x02 \x01(\x0b\x32\".tandem.internal.v1.PrefillRequestH\x00\x12\x33\n\x06\x64\x65\x63ode\x18\x03 \x01(\x0b\x32!.tandem.internal.v1.DecodeRequestH\x00\x12\x30\n\x06\x63\x61ncel\x18\x04 \x01(\x0b\x32\x1e.tandem.internal.v1.CancelCallH\x00\x12\x10\n\x06prompt\x18\x05 \x01(\x0cH\x00\x12\x32\n\x06\x66orget\x18\x06 \x01(\x0b\x32 .tandem.internal.v1.ForgetPromptH\x00\x42\t\n\x07\x63ommand\"\x0c\n\nCancelCall\"\x0e\n\x0c\x46orgetPrompt\"?\n\x0eReplicaMessage\x12-\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x1d.tandem.internal.v1.CallEvent\"\xfb\x02\n\tCallEvent\x12\x0c\n\x04\x63\x61ll\x18\x01 \x01(\x04\x12\x35\n\x0b\x66irst_token\x18\x02 \x01(\x0b\x32\x1e.tandem.internal.v1.FirstTokenH\x00\x12\x35\n\x0bhanded_over\x18\x03 \x01(\x0b\x32\x1e.tandem.internal.v1.HandedOverH\x00\x12\x30\n\x08\x61\x64mitted\x18\x04 \x01(\x0b\x32\x1c.tandem.internal.v1.AdmittedH\x00\x12#\n\x06tokens\x18\x05 \x01(\x0b\x32\x11.tandem.v1.TokensH\x00\x12.\n\x07retired\x18\x06 \x01(\x0b\x32\x1b.tandem.internal.v1.RetiredH\x00\x12*\n\x05\x65nded\x18\x07 \x01(\x0b\x32\x19.tandem.internal.v1.EndedH\x00\x12\x36\n\x08progress\x18\x08 \x01(\x0b\x32\".tandem.internal.v1.PromptProgressH\x00\x42\x07\n\x05\x65vent\"5\n\x05\x45nded\x12,\n\x07\x66\x61ilure\x18\x01 \x01(\x0b\x32\x1b.tandem.internal.v1.Failure\"v\n\x07\x46\x61ilure\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x12\n\x05\x66ield\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x1b\n\x0eretry_after_ms\x18\x04 \x01(\rH\x01\x88\x01\x01\x42\x08\n\x06_fieldB\x11\n\x0f_retry_after_msb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'protos.calls_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ROUTERMESSAGE']._serialized_start=109
-  _globals['_ROUTERMESSAGE']._serialized_end=171
-  _globals['_COMMAND']._serialized_start=174
-  _globals['_COMMAND']._serialized_end=436
-  _globals['_CANCELCALL']._serialized_start=438
-  _globals['_CANCELCALL']._serialized_end=450
-  _globals['_FORGETPROMPT']._serialized_start=452
-  _globals['_FORGETPROMPT']._serialized_end=466
-  _globals['_REPLICAMESSAGE']._serialized_start=468
-  _globals['_REPLICAMESSAGE']._serialized_end=531
-  _globals['_CALLEVENT']._serialized_start=534
-  _globals['_CALLEVENT']._serialized_end=913
-  _globals['_ENDED']._serialized_start=915
-  _globals['_ENDED']._serialized_end=968
-  _globals['_FAILURE']._serialized_start=970
-  _globals['_FAILURE']._serialized_end=1088
+  _globals['_ROUTERMESSAGE']._serialized_start=123
+  _globals['_ROUTERMESSAGE']._serialized_end=185
+  _globals['_COMMAND']._serialized_start=188
+  _globals['_COMMAND']._serialized_end=450
+  _globals['_CANCELCALL']._serialized_start=452
+  _globals['_CANCELCALL']._serialized_end=464
+  _globals['_FORGETPROMPT']._serialized_start=466
+  _globals['_FORGETPROMPT']._serialized_end=480
+  _globals['_REPLICAMESSAGE']._serialized_start=482
+  _globals['_REPLICAMESSAGE']._serialized_end=545
+  _globals['_CALLEVENT']._serialized_start=548
+  _globals['_CALLEVENT']._serialized_end=927
+  _globals['_ENDED']._serialized_start=929
+  _globals['_ENDED']._serialized_end=982
+  _globals['_FAILURE']._serialized_start=984
+  _globals['_FAILURE']._serialized_end=1102
 # @@protoc_insertion_point(module_scope)

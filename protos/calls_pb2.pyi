@@ -1,5 +1,5 @@
 from protos import decode_pb2 as _decode_pb2
-from protos import inference_pb2 as _inference_pb2
+from tandem_client.protos import inference_pb2 as _inference_pb2
 from protos import prefill_pb2 as _prefill_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor

@@ -1,5 +1,5 @@
 from protos import calls_pb2 as _calls_pb2
-from protos import inference_pb2 as _inference_pb2
+from tandem_client.protos import inference_pb2 as _inference_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Mapping as _Mapping

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import math
 
-from engine.errors import TandemError
 from protos import calls_pb2
 from protos.convert import valid_text
+from tandem_client.errors import CLASS_TRAILER, FIELD_TRAILER, TandemError, retry_after
 
-CLASS_TRAILER = "tandem-error"
-FIELD_TRAILER = "tandem-field"
 RETRY_TRAILER = "retry-after-ms"
-# A promise: the retry time of an error that names none.
-DEFAULT_RETRY_S = 1.0
 # A bound: a gRPC status travels percent-encoded in a header block of 8 KiB.
 MAX_MESSAGE_BYTES = 800
 
@@ -37,13 +33,6 @@ def failure_to_proto(error: TandemError) -> calls_pb2.Failure:
         field=getattr(error, "field", None),
         retry_after_ms=retry_after_ms(error),
     )
-
-
-def retry_after(error: TandemError) -> float | None:
-    """Seconds until trying again makes sense; None: it never does."""
-    if not error.retryable:
-        return None
-    return DEFAULT_RETRY_S if error.retry_after_s is None else max(0.0, error.retry_after_s)
 
 
 def retry_after_ms(error: TandemError) -> int | None:

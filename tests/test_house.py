@@ -12,7 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = (
     *("bench", "cluster", "decode_pool", "engine", "kv_transfer", "models", "prefill_pool"),
-    "protos/wire",
+    *("protos/wire", "tandem_client"),
 )
 
 # Class names that stand twice (a leading underscore does not count), each with its reason.

@@ -33,7 +33,7 @@ from bench.failover.figures import (
 )
 from bench.failover.member_processes import Fault, MemberProcesses, members
 from cluster.api import Tokens
-from cluster.client import Client
+from tandem_client import Client
 
 _STREAMS = 16
 # Prompts are long and answers short: a replica computes both again, and only answers take long.

@@ -17,8 +17,8 @@ import grpc.aio
 
 from bench.load.client import Target, send_request
 from bench.load.http_recording import BadAnswer, RecordedAnswer
-from protos import inference_pb2
 from protos.status import RETRY_TRAILER
+from tandem_client.protos import inference_pb2
 
 GENERATE = "/tandem.v1.Inference/Generate"
 OK, REFUSED = "ok", "refused"

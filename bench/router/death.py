@@ -23,9 +23,9 @@ from bench.core.markdown_tables import table
 from bench.systems.cli_paths import add_paths, demo_paths
 from bench.systems.server_process import running
 from bench.systems.services import Service, tandem
-from cluster.client import Client
 from cluster.deploy.child_processes import descendants
 from engine.errors import TandemError
+from tandem_client import Client
 
 _ROUTER = "ray::ServeReplica:tandem:router"
 _POLL_S, _ANSWER_S, _LIMIT_S, _CALM_S = 0.02, 5.0, 120.0, 5.0

@@ -27,10 +27,10 @@ from cluster.gateway import uvicorn_server as http_server
 from cluster.rpc.server import Serve
 from engine.errors import InvalidRequest, NotFound
 from protos.calls_pb2 import CallEvent
-from protos.convert import tokens_from_proto
 from protos.event_sink import Collect
 from protos.prefill_pb2 import PrefillRequest
 from protos.shared_prompt import SharedPrompt
+from tandem_client.messages import tokens_from_proto
 
 HOST = "127.0.0.1"
 _CARD = ModelCard("fake", "", "", 1_000_000, 1_000_000, ("each", "coalesced"), 0)

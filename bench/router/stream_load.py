@@ -19,7 +19,7 @@ import grpc
 import grpc.aio
 
 from bench.router.fake_replicas import ECHO
-from protos import inference_pb2
+from tandem_client.protos import inference_pb2
 
 GENERATE = "/tandem.v1.Inference/Generate"
 _CHANNELS = 4

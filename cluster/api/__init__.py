@@ -1,29 +1,26 @@
 """Requests and their events, in Python and on the wire."""
 
 from cluster.api.requests import (
-    ROLES,
-    ChatMessage,
-    ChatPrompt,
-    ChoiceSummary,
     Event,
     GenerateRequest,
     Generator,
     Heartbeat,
     ModelCard,
-    Progress,
     Prompt,
-    Resumability,
     ResumeRequest,
-    Role,
     Scored,
     ScorePrompt,
+)
+from tandem_client.events import (
+    ChoiceSummary,
+    Progress,
+    Resumability,
     Stage,
     Started,
     Summary,
-    TextPrompt,
-    TokenPrompt,
     Tokens,
 )
+from tandem_client.prompts import ROLES, ChatMessage, ChatPrompt, Role, TextPrompt, TokenPrompt
 
 __all__ = [
     "ROLES",

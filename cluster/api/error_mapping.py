@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import grpc
-import grpc.aio
 
 from engine.errors import (
     Cancelled,
@@ -33,13 +32,8 @@ from engine.errors import (
     UnsupportedModel,
 )
 from protos import calls_pb2
-from protos.status import (
-    CLASS_TRAILER,
-    FIELD_TRAILER,
-    RETRY_TRAILER,
-    one_line,
-    retry_after_ms,
-)
+from protos.status import one_line, retry_after_ms
+from tandem_client.errors import error_class
 
 # The header of a refusal over HTTP with the time from its arrival to the decision.
 DECIDED_HEADER = "x-decided-ms"
@@ -75,18 +69,6 @@ TABLE: Mapping[type[TandemError], ErrorStatus] = {
     Cancelled: ErrorStatus(_CODE.CANCELLED, 499, "cancelled_error", "cancelled"),
     Internal: ErrorStatus(_CODE.INTERNAL, 500, _SERVER, "internal_error"),
 }
-_BY_CODE: Mapping[grpc.StatusCode, type[TandemError]] = {
-    _CODE.INVALID_ARGUMENT: InvalidRequest,
-    _CODE.OUT_OF_RANGE: InvalidRequest,
-    _CODE.NOT_FOUND: NotFound,
-    _CODE.UNAUTHENTICATED: Unauthenticated,
-    _CODE.PERMISSION_DENIED: PermissionDenied,
-    _CODE.FAILED_PRECONDITION: ConfigError,
-    _CODE.RESOURCE_EXHAUSTED: Overloaded,
-    _CODE.UNAVAILABLE: Unavailable,
-    _CODE.DEADLINE_EXCEEDED: DeadlineExceeded,
-    _CODE.CANCELLED: Cancelled,
-}
 
 
 def status_of(error: TandemError) -> ErrorStatus:
@@ -119,37 +101,11 @@ def error_body(message: str, kind: str, code: str | None, field: str | None) -> 
     return {"error": {"message": one_line(message), "type": kind, "param": param, "code": code}}
 
 
-def error_from_rpc(failure: grpc.aio.AioRpcError) -> TandemError:
-    """The TandemError that a failed call of grpc.aio stands for, as the server raised it."""
-    code = failure.code()
-    message = failure.details() or code.name
-    found = {key: str(value) for key, value in failure.trailing_metadata() or ()}
-    kind = _kind(found.get(CLASS_TRAILER, ""))
-    if kind is None:
-        # gRPC itself refuses a large message with the status that otherwise means overload.
-        too_large = code is _CODE.RESOURCE_EXHAUSTED and "larger than max" in message
-        kind = InvalidRequest if too_large else _BY_CODE.get(code, Internal)
-    if issubclass(kind, InvalidRequest | NotFound):
-        return kind(message, field=found.get(FIELD_TRAILER))
-    wait_ms = found.get(RETRY_TRAILER, "")
-    return kind(message, retry_after_s=int(wait_ms) / 1000 if wait_ms.isdecimal() else None)
-
-
 def error_from_failure(failure: calls_pb2.Failure) -> TandemError:
     """The TandemError that a failed call in a stream stands for, as the replica raised it."""
-    kind = _kind(failure.kind) or Internal
+    kind = error_class(failure.kind) or Internal
     if issubclass(kind, InvalidRequest | NotFound):
         field = failure.field if failure.HasField("field") else None
         return kind(failure.message, field=field)
     wait_ms = failure.retry_after_ms if failure.HasField("retry_after_ms") else None
     return kind(failure.message, retry_after_s=None if wait_ms is None else wait_ms / 1000)
-
-
-def _kind(name: str) -> type[TandemError] | None:
-    """The error class of that name, also one that a pool declares below a class of the table."""
-    tree: list[type[TandemError]] = [TandemError]
-    for kind in tree:
-        if kind.__name__ == name:
-            return kind
-        tree.extend(kind.__subclasses__())
-    return None

@@ -11,8 +11,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from cluster.api.requests import Event, Tokens
+from cluster.api.requests import Event
 from engine.errors import Overloaded
+from tandem_client.events import Tokens
 
 _T = TypeVar("_T")
 _E = TypeVar("_E", bound=Event)

@@ -11,24 +11,14 @@ from dataclasses import fields
 
 from cluster.api.limits import MAX_MESSAGES, check_length
 from cluster.api.requests import (
-    ChatPrompt,
-    ChoiceSummary,
     Event,
     GenerateRequest,
     Heartbeat,
     ModelCard,
-    Progress,
     Prompt,
-    Resumability,
     ResumeRequest,
     Scored,
     ScorePrompt,
-    Stage,
-    Started,
-    Summary,
-    TextPrompt,
-    TokenPrompt,
-    Tokens,
 )
 from cluster.api.validation import (
     chat_message,
@@ -43,36 +33,33 @@ from cluster.api.validation import (
 )
 from engine.errors import Internal, InvalidRequest
 from engine.kv.prefix_digest import DEFAULT_TENANT
-from protos import inference_pb2
 from protos.convert import (
     sampling_from_proto,
     sampling_to_proto,
-    tokens_from_proto,
     tokens_to_proto,
 )
+from tandem_client.events import (
+    ChoiceSummary,
+    Progress,
+    Resumability,
+    Started,
+    Summary,
+    Tokens,
+)
+from tandem_client.messages import STAGES, request_message
+from tandem_client.prompts import ChatPrompt
+from tandem_client.protos import inference_pb2
 
-_STAGES: dict[Stage, inference_pb2.Progress.Stage] = {
-    "starting": inference_pb2.Progress.STAGE_STARTING,
-    "queued": inference_pb2.Progress.STAGE_QUEUED,
-    "prefill": inference_pb2.Progress.STAGE_PREFILL,
-    "decode": inference_pb2.Progress.STAGE_DECODE,
-}
+_REQUEST_FIELDS = ("request_id", "model", "endpoint", "n", "tenant", "progress", "resumable")
 _CHOICE_FIELDS = tuple(field.name for field in fields(ChoiceSummary))
 
 
 def request_to_proto(request: GenerateRequest) -> inference_pb2.GenerateRequest:
     """`request` for the wire; raises InvalidRequest for a value that the wire cannot carry."""
-    wire = inference_pb2.GenerateRequest(sampling=sampling_to_proto(request.sampling))
-    for name in ("request_id", "model", "endpoint", "n", "tenant", "progress", "resumable"):
-        try:
-            setattr(wire, name, getattr(request, name))
-        except (TypeError, ValueError, OverflowError) as error:
-            raise InvalidRequest(f"{name}: {error}", field=name) from None
-    try:
-        _put_prompt(wire, request.prompt)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise InvalidRequest(f"prompt: {error}", field="prompt") from None
-    return wire
+    if isinstance(request.prompt, ScorePrompt):
+        raise InvalidRequest("a text to be scored is no prompt", field="prompt")
+    values = {name: getattr(request, name) for name in _REQUEST_FIELDS}
+    return request_message(request.prompt, values, sampling_to_proto(request.sampling))
 
 
 def request_from_proto(
@@ -133,32 +120,6 @@ def event_to_proto(event: Event) -> inference_pb2.GenerateEvent:
             raise Internal("a stream of tokens has no scores")
 
 
-def event_from_proto(wire: inference_pb2.GenerateEvent) -> Event:
-    """The event in `wire`; raises Internal where there is none."""
-    match wire.WhichOneof("event"):
-        case "tokens":
-            return Tokens(*tokens_from_proto(wire.tokens))
-        case "started":
-            started = wire.started
-            return Started(
-                started.request_id,
-                started.model,
-                started.prompt_tokens,
-                started.seed,
-                started.stream_id,
-            )
-        case "progress":
-            return _progress_from_proto(wire.progress)
-        case "heartbeat":
-            return Heartbeat()
-        case "resumability":
-            return Resumability(wire.resumability.suspended)
-        case "summary":
-            return _summary_from_proto(wire.summary)
-        case _:
-            raise Internal("an event of a kind that this client does not know")
-
-
 def model_to_proto(card: ModelCard) -> inference_pb2.Model:
     """A model card for the wire; the wire does not carry `created`."""
     return inference_pb2.Model(
@@ -169,34 +130,6 @@ def model_to_proto(card: ModelCard) -> inference_pb2.Model:
         vocabulary=card.vocabulary,
         endpoints=card.endpoints,
     )
-
-
-def model_from_proto(wire: inference_pb2.Model) -> ModelCard:
-    """The model card in `wire`; `created` is 0, because the wire does not carry it."""
-    return ModelCard(
-        name=wire.name,
-        architecture=wire.architecture,
-        dtype=wire.dtype,
-        context_tokens=wire.context_tokens,
-        vocabulary=wire.vocabulary,
-        endpoints=tuple(wire.endpoints),
-        created=0,
-    )
-
-
-def _put_prompt(wire: inference_pb2.GenerateRequest, prompt: Prompt) -> None:
-    match prompt:
-        case TextPrompt(text):
-            wire.text = text
-        case TokenPrompt(ids):
-            wire.token_ids.SetInParent()
-            wire.token_ids.ids.extend(ids)
-        case ChatPrompt(messages):
-            wire.chat.SetInParent()
-            for message in messages:
-                wire.chat.messages.add(role=message.role, content=message.content)
-        case ScorePrompt():
-            raise InvalidRequest("a text to be scored is no prompt", field="prompt")
 
 
 def _take_prompt(wire: inference_pb2.GenerateRequest) -> Prompt:
@@ -222,7 +155,7 @@ def _take_prompt(wire: inference_pb2.GenerateRequest) -> Prompt:
 def _progress_to_proto(progress: Progress) -> inference_pb2.Progress:
     wire = inference_pb2.Progress(
         choice=progress.choice,
-        stage=_STAGES[progress.stage],
+        stage=STAGES[progress.stage],
         tokens=progress.tokens,
         total_tokens=progress.total_tokens,
     )
@@ -231,15 +164,6 @@ def _progress_to_proto(progress: Progress) -> inference_pb2.Progress:
     if progress.wait_s is not None:
         wire.wait_s = progress.wait_s
     return wire
-
-
-def _progress_from_proto(wire: inference_pb2.Progress) -> Progress:
-    stage = next((name for name, number in _STAGES.items() if number == wire.stage), None)
-    if stage is None:
-        raise Internal("a stage of a kind that this client does not know")
-    position = wire.position if wire.HasField("position") else None
-    wait_s = wire.wait_s if wire.HasField("wait_s") else None
-    return Progress(wire.choice, stage, wire.tokens, wire.total_tokens, position, wait_s)
 
 
 def _summary_to_proto(summary: Summary) -> inference_pb2.Summary:
@@ -251,11 +175,3 @@ def _summary_to_proto(summary: Summary) -> inference_pb2.Summary:
     for choice in summary.choices:
         wire.choices.add(**{name: getattr(choice, name) for name in _CHOICE_FIELDS})
     return wire
-
-
-def _summary_from_proto(wire: inference_pb2.Summary) -> Summary:
-    choices = tuple(
-        ChoiceSummary(**{name: getattr(choice, name) for name in _CHOICE_FIELDS})
-        for choice in wire.choices
-    )
-    return Summary(wire.prompt_tokens, wire.completion_tokens, choices, wire.total_s)

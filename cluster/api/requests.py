@@ -4,45 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Protocol
 
 from engine.kv.prefix_digest import DEFAULT_TENANT
 from engine.types.lane import Lane
 from engine.types.sampling_params import SamplingParams
 from engine.types.scores import Scores
-from engine.types.sequence import FinishReason, SampledToken
-
-Role = Literal["system", "user", "assistant"]
-ROLES: tuple[Role, ...] = ("system", "user", "assistant")
-
-
-@dataclass(frozen=True, slots=True)
-class ChatMessage:
-    """One turn of a conversation."""
-
-    role: Role
-    content: str
-
-
-@dataclass(frozen=True, slots=True)
-class TextPrompt:
-    """A prompt as text; special tokens are added as the tokenizer does."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class TokenPrompt:
-    """A prompt as token ids, used unchanged."""
-
-    ids: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ChatPrompt:
-    """A conversation, rendered by the model's chat template."""
-
-    messages: tuple[ChatMessage, ...]
+from tandem_client.events import Event as ClientEvent
+from tandem_client.prompts import ChatPrompt, TextPrompt, TokenPrompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,22 +68,6 @@ class ResumeRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
-    """The request was accepted. `seed` is the seed of its sampling.
-
-    The `stream_id` of a resumable request names it on every router; others have an empty one.
-    `note` is that of the request, where it is resumed.
-    """
-
-    request_id: str
-    model: str
-    prompt_tokens: int
-    seed: int
-    stream_id: str = ""
-    note: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Scored:
     """The scores of a ScorePrompt's tokens from position `first` on; `ids` has all tokens."""
 
@@ -124,97 +77,11 @@ class Scored:
 
 
 @dataclass(frozen=True, slots=True)
-class Tokens:
-    """Tokens of one choice, in order; `index` is the position of the first one, from 0.
-
-    `text` is what became readable with them, and may be empty. `finish_reason` is set on the last
-    event of a choice. `sampled` has the log-probabilities too, and is empty where none were asked
-    for; `tokens` is never empty.
-    """
-
-    choice: int
-    index: int
-    ids: tuple[int, ...]
-    text: str
-    finish_reason: FinishReason | None = None
-    sampled: tuple[SampledToken, ...] = ()
-
-    @property
-    def tokens(self) -> tuple[SampledToken, ...]:
-        """The tokens with their log-probabilities; each call makes them anew."""
-        return self.sampled or tuple(map(SampledToken, self.ids))
-
-
-@dataclass(frozen=True, slots=True)
-class ChoiceSummary:
-    """The times of a choice by stage, in seconds. queue + prefill + first_flush = ttft.
-
-    `cached_tokens` of the prompt had their KV in the prefix cache. Where `prefill_replica` and
-    `decode_replica` are the same, the prompt was computed on the decode replica.
-    """
-
-    choice: int
-    queue_s: float
-    prefill_s: float
-    first_flush_s: float
-    ttft_s: float
-    transfer_s: float
-    decode_admission_s: float
-    decode_s: float
-    preemptions: int
-    prefill_replica: str
-    decode_replica: str
-    cached_tokens: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """The closing event of a request."""
-
-    prompt_tokens: int
-    completion_tokens: int
-    choices: tuple[ChoiceSummary, ...]
-    total_s: float
-
-    @property
-    def cached_tokens(self) -> int:
-        """Prompt tokens that no choice had to compute, because their KV was cached."""
-        return min((choice.cached_tokens for choice in self.choices), default=0)
-
-
-@dataclass(frozen=True, slots=True)
 class Heartbeat:
     """No other event came for a while; the request still runs."""
 
 
-@dataclass(frozen=True, slots=True)
-class Resumability:
-    """Whether a resumable stream could be resumed if it broke now; not while it is `suspended`."""
-
-    suspended: bool
-
-
-Stage = Literal["starting", "queued", "prefill", "decode"]
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """The progress of a choice: `tokens` of `total_tokens` of the prompt or of the longest answer.
-
-    While the choice is queued, `position` is its queue position in its lane (1 is the next).
-    `wait_s` is the predicted rest of its wait. Both are None where they are not known. `starting`:
-    the choice is queued, and no replica is there yet to serve it.
-    """
-
-    choice: int
-    stage: Stage
-    tokens: int = 0
-    total_tokens: int = 0
-    position: int | None = None
-    wait_s: float | None = None
-
-
-Event = Started | Scored | Progress | Tokens | Heartbeat | Resumability | Summary
+Event = ClientEvent | Scored | Heartbeat
 
 
 @dataclass(frozen=True, slots=True)

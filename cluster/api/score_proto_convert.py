@@ -3,36 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence, Sized
-from dataclasses import dataclass
 
 from cluster.api.limits import MAX_CHOICES
-from cluster.api.requests import GenerateRequest, ScorePrompt, TextPrompt, TokenPrompt
+from cluster.api.requests import GenerateRequest, ScorePrompt
 from cluster.api.scoring import ScoredText
 from cluster.api.validation import check_name, check_tenant, text_prompt, token_prompt
-from engine.errors import InvalidRequest, shown
+from engine.errors import InvalidRequest
 from engine.types.sampling_params import MAX_LOGPROBS, SamplingParams
-from engine.types.scores import Scores
-from protos import inference_pb2
 from protos.convert import valid_text
+from tandem_client.prompts import TextPrompt, TokenPrompt
+from tandem_client.protos import inference_pb2
 
 _ONE_TOKEN = SamplingParams(max_tokens=1, temperature=0.0)
-
-
-@dataclass(frozen=True, slots=True)
-class TextScores:
-    """The scores of one text for a client: `scores` are of the tokens from position `first` on.
-
-    `ids` and `texts` have all tokens, `sum` adds up the scored ones. Times are in seconds.
-    """
-
-    ids: tuple[int, ...]
-    texts: tuple[str, ...]
-    first: int
-    scores: Scores
-    sum: float
-    cached_tokens: int
-    queue_s: float
-    prefill_s: float
 
 
 def score_requests_from_proto(
@@ -52,20 +34,6 @@ def score_requests_from_proto(
     return _requests(prompts, request_id, wire.model, wire.endpoint, tenant)
 
 
-def prompt_to_proto(prompt: ScorePrompt) -> inference_pb2.ScoreInput:
-    """One text for the wire."""
-    wire = inference_pb2.ScoreInput()
-    if isinstance(prompt.prompt, TextPrompt):
-        wire.text = prompt.prompt.text
-    else:
-        wire.token_ids.ids.extend(prompt.prompt.ids)
-    if isinstance(prompt.continuation, TextPrompt):
-        wire.continuation_text = prompt.continuation.text
-    elif prompt.continuation is not None:
-        wire.continuation_ids.ids.extend(prompt.continuation.ids)
-    return wire
-
-
 def scored_to_proto(one: ScoredText, token_text: Callable[[int], str]) -> inference_pb2.Scored:
     """One text's scores for the wire."""
     scored, scores = one.scored, one.scored.scores
@@ -81,35 +49,6 @@ def scored_to_proto(one: ScoredText, token_text: Callable[[int], str]) -> infere
         queue_s=one.timing.queue_s,
         prefill_s=one.timing.prefill_s,
     )
-
-
-def scored_from_proto(wire: inference_pb2.Scored) -> TextScores:
-    """The scores in `wire`."""
-    return TextScores(
-        ids=tuple(wire.ids),
-        texts=tuple(wire.texts),
-        first=wire.first,
-        scores=Scores(list(wire.logprobs), list(wire.top_ids), list(wire.top_logprobs)),
-        sum=wire.sum,
-        cached_tokens=wire.cached_tokens,
-        queue_s=wire.queue_s,
-        prefill_s=wire.prefill_s,
-    )
-
-
-def score_prompt(text: object, top: int, field: str) -> ScorePrompt:
-    """The prompt for a text, or for a text and its continuation; raises InvalidRequest."""
-    if isinstance(text, tuple) and len(text) == 2 and not isinstance(text[0], int):
-        return ScorePrompt(_one(text[0], field), _one(text[1], field), top)
-    return ScorePrompt(_one(text, field), None, top)
-
-
-def _one(text: object, field: str) -> TextPrompt | TokenPrompt:
-    if isinstance(text, str):
-        return text_prompt(text, field)
-    if isinstance(text, Sequence):
-        return token_prompt(text, field)
-    raise InvalidRequest(f"{field} must be a text or token ids, not {shown(text)}", field=field)
 
 
 def _prompt_from_proto(wire: inference_pb2.ScoreInput, top: int, field: str) -> ScorePrompt:

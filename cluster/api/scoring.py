@@ -10,17 +10,9 @@ from dataclasses import dataclass
 from cluster.api.event_streams import closing
 from cluster.api.gather import together
 from cluster.api.limits import MAX_NUMBERS
-from cluster.api.requests import (
-    ChoiceSummary,
-    GenerateRequest,
-    Generator,
-    Scored,
-    ScorePrompt,
-    Started,
-    Summary,
-    Tokens,
-)
+from cluster.api.requests import GenerateRequest, Generator, Scored, ScorePrompt
 from engine.errors import Internal, InvalidRequest
+from tandem_client.events import ChoiceSummary, Started, Summary, Tokens
 
 # Texts of one call that are scored at a time. The budget of a text begins with its scoring.
 AT_ONCE = 8

@@ -15,9 +15,9 @@ from cluster.api.limits import (
     MAX_PROMPT_TOKENS,
     check_length,
 )
-from cluster.api.requests import ROLES, ChatMessage, TextPrompt, TokenPrompt
 from engine.errors import InvalidRequest, PromptTooLong, shown
 from protos.convert import valid_text
+from tandem_client.prompts import ROLES, ChatMessage, TextPrompt, TokenPrompt
 
 MAX_TOKEN_ID = 2**32 - 1
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:@/+=-]{1,128}")

@@ -19,7 +19,7 @@ from cluster.cli.tls_options import add_tls, router_address, tls_ca
 from engine.errors import TandemError, Unavailable
 
 if TYPE_CHECKING:
-    from cluster.client.router_address import RouterAddress
+    from tandem_client.router_address import RouterAddress
 
 DEFAULT_ADDRESS = "127.0.0.1:50051"
 _SERVE_FLAGS = {
@@ -84,8 +84,8 @@ def _chat(options: argparse.Namespace) -> int:
 
 
 def _generate(options: argparse.Namespace) -> int:
-    from cluster.client import Client
     from cluster.client.terminal import stream_answer, timing
+    from tandem_client import Client
 
     async def generate() -> None:
         async with Client(options.address, api_key=os.environ.get("TANDEM_API_KEY")) as client:
@@ -184,7 +184,9 @@ class _router_at:  # noqa: N801
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if isinstance(error, Unavailable):
-            hint = asyncio.run(self._address.connect_hint())
+            from cluster.client.connect_hint import router_hint
+
+            hint = asyncio.run(router_hint(self._address))
             raise Unavailable(f"router at {self._address}: {hint or error.message}") from None
 
 

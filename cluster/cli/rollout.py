@@ -8,11 +8,11 @@ import sys
 import time
 
 from cluster.client.admin_client import fetch_status, request_rollout
-from cluster.client.router_address import Address
 from cluster.config.schema import TandemConfig, load_config
 from cluster.discovery.rollout import document_of
 from engine.errors import Unauthenticated, Unavailable
 from protos import router_pb2
+from tandem_client.router_address import Address
 
 _POLL_S = 0.25
 # For starting Serve's processes, beyond what the replicas may take.

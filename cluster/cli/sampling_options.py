@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from cluster.client import Options
+    from tandem_client import Options
 
 
 def add_sampling(parser: argparse.ArgumentParser) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from engine.errors import ConfigError
 
 if TYPE_CHECKING:
-    from cluster.client.router_address import RouterAddress
+    from tandem_client.router_address import RouterAddress
 
 _VARIABLE = "TANDEM_TLS_CA"
 
@@ -27,7 +27,7 @@ def tls_ca(options: argparse.Namespace) -> str | None:
     """The file that was given, or that of the environment; ConfigError if it has no certificate."""
     found: str | None = options.tls_ca or os.environ.get(_VARIABLE) or None
     if found is not None:
-        from protos.wire.certificates import read_authority
+        from tandem_client.authorities import read_authority
 
         try:
             read_authority(found)
@@ -38,6 +38,6 @@ def tls_ca(options: argparse.Namespace) -> str | None:
 
 def router_address(options: argparse.Namespace) -> RouterAddress:
     """The address of `--address`; raises ConfigError."""
-    from cluster.client.router_address import RouterAddress
+    from tandem_client.router_address import RouterAddress
 
     return RouterAddress.at(options.address, tls_ca(options))

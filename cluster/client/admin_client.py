@@ -12,10 +12,10 @@ from typing import Any
 import grpc.aio
 from google.protobuf.message import Message
 
-from cluster.api.error_mapping import error_from_rpc
-from cluster.client.router_address import Address, RouterAddress, open_channel
 from cluster.tenants.operator_key import dialled, operator_key
 from protos import router_pb2, router_pb2_grpc
+from tandem_client.router_address import Address, RouterAddress, open_channel
+from tandem_client.rpc_errors import error_from_rpc
 
 _TIMEOUT_S = 5.0
 

@@ -5,6 +5,10 @@ from __future__ import annotations
 import asyncio
 import errno
 import ssl
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tandem_client import RouterAddress
 
 # Bound: the time of the extra handshake.
 _TIMEOUT_S = 2.0
@@ -36,6 +40,15 @@ async def connect_hint(
         return _CLOSED if f"[Errno {errno.ECONNREFUSED}]" in str(error) else None
     secure = f"it speaks TLS: write {scheme}://{target}, and {_NAME_AUTHORITY}"
     return secure if trusting is None else None
+
+
+async def router_hint(address: RouterAddress) -> str | None:
+    """The hint for a call to a router's gRPC front end."""
+    trusting = None
+    if address.roots is not None:
+        trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        trusting.load_verify_locations(cadata=address.roots.decode(errors="replace"))
+    return await connect_hint(address.target, trusting, "grpcs", address.name)
 
 
 async def _shake_hands(target: str, context: ssl.SSLContext, name: str | None) -> None:

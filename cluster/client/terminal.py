@@ -13,9 +13,9 @@ from cluster.api import ChatMessage, Progress, Started, Summary, Tokens
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from cluster.client.grpc_client import Client
-    from cluster.client.inputs import Options
-    from cluster.client.router_address import Address
+    from tandem_client.grpc_client import Client
+    from tandem_client.inputs import Options
+    from tandem_client.router_address import Address
 
 
 _WHOLE_LINE = "\r\x1b[K"
@@ -121,6 +121,6 @@ class Conversation:
 
 
 async def _connect(address: Address) -> Client:
-    from cluster.client.grpc_client import Client
+    from tandem_client.grpc_client import Client
 
     return Client(address, api_key=os.environ.get("TANDEM_API_KEY"))

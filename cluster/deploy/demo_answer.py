@@ -6,11 +6,11 @@ import os
 from typing import TextIO
 
 from cluster.api import ChatMessage
-from cluster.client.router_address import RouterAddress
 from cluster.client.terminal import stream_answer, timing
 from cluster.deploy.reserved_ports import router_command
 from cluster.deploy.startup_progress import StartupProgress
 from engine.errors import InvalidRequest, TandemError, Unauthenticated
+from tandem_client.router_address import RouterAddress
 
 DEMO_QUESTION = "What is Tandem?"
 _DEMO_TOKENS = 128
@@ -21,7 +21,7 @@ async def answer_demo(router: RouterAddress, out: TextIO, progress: StartupProgr
 
     Where the router wants an API key and there is none, say how to ask with a key.
     """
-    from cluster.client import Client
+    from tandem_client import Client
 
     key = os.environ.get("TANDEM_API_KEY")
     progress.say(f"\n> {DEMO_QUESTION}")

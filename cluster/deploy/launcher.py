@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from cluster.client.admin_client import fetch_status
-from cluster.client.router_address import RouterAddress
 from cluster.config.schema import TandemConfig
 from cluster.config.security import SecurityConfig
 from cluster.deploy.child_processes import adopt_orphans, end_descendants
@@ -47,6 +46,7 @@ from cluster.tenants.operator_key import VARIABLE, OperatorKey
 from engine.errors import ConfigError, TandemError, Unavailable
 from protos.wire.certificates import server_certificate
 from protos.wire.secret import made
+from tandem_client.router_address import RouterAddress
 
 if TYPE_CHECKING:
     from cluster.deploy.ray_cluster import RayCluster
@@ -96,7 +96,8 @@ class Launcher:
         certificate = self._config.tls.front_ends
         if certificate is None:
             return RouterAddress(self.grpc_address)
-        return RouterAddress.of_own(self.grpc_address, server_certificate(certificate.identity))
+        own = server_certificate(certificate.identity)
+        return RouterAddress(self.grpc_address, own.chain, own.name)
 
     def run(self) -> None:
         """Serve until Ctrl-C, SIGTERM, SIGHUP or a stop request; raises a TandemError."""

@@ -13,7 +13,8 @@ from google.rpc.error_details_pb2 import RetryInfo
 from google.rpc.status_pb2 import Status
 
 from engine.errors import TandemError
-from protos.status import one_line, retry_after, trailers
+from protos.status import one_line, trailers
+from tandem_client.errors import retry_after
 
 DETAILS_TRAILER = "grpc-status-details-bin"
 

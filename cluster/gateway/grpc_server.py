@@ -41,10 +41,10 @@ from cluster.sockets import cannot_listen, join
 from cluster.tenants.api_keys import ApiKeys, identify
 from engine.errors import DeadlineExceeded, InvalidRequest
 from engine.kv.prefix_digest import DEFAULT_TENANT
-from protos import inference_pb2, inference_pb2_grpc
 from protos.wire.certificates import ServerCertificate
 from protos.wire.tls import Reloading
 from protos.wire.tls_listener import HANDSHAKE_S
+from tandem_client.protos import inference_pb2, inference_pb2_grpc
 
 log = logging.getLogger(__name__)
 

@@ -8,11 +8,13 @@ from google.protobuf.message import DecodeError
 
 from cluster.api import Event, GenerateRequest, Started, Summary, Tokens
 from cluster.api.error_mapping import error_from_failure
-from cluster.api.proto_convert import event_from_proto, event_to_proto, request_to_proto
+from cluster.api.proto_convert import event_to_proto, request_to_proto
 from engine.errors import Internal, TandemError
-from protos import inference_pb2, journal_pb2
-from protos.convert import tokens_from_proto, tokens_to_proto
+from protos import journal_pb2
+from protos.convert import tokens_to_proto
 from protos.status import failure_to_proto
+from tandem_client.messages import event_from_proto, tokens_from_proto
+from tandem_client.protos import inference_pb2
 
 # What an entry holds. Other events are not journaled.
 JOURNALED = (Tokens, Summary, TandemError)
@@ -144,7 +146,7 @@ def read_entry(sequence: int, payload: bytes, sealed: bytes) -> JournalEntry | N
 def _event(wire: journal_pb2.JournaledEvent) -> Journaled:
     match wire.WhichOneof("event"):
         case "tokens":
-            return Tokens(*tokens_from_proto(wire.tokens))
+            return tokens_from_proto(wire.tokens)
         case "summary":
             event = event_from_proto(inference_pb2.GenerateEvent(summary=wire.summary))
             assert isinstance(event, Summary)

@@ -6,11 +6,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from cluster.api import GenerateRequest, Started, Summary, Tokens
-from cluster.api.proto_convert import event_from_proto, request_from_proto
+from cluster.api.proto_convert import request_from_proto
 from cluster.journal.entries import FirstTokenStages, JournalEntry
 from engine.errors import Internal, TandemError
-from protos import inference_pb2
 from protos.journal_pb2 import JournaledRequest
+from tandem_client.messages import event_from_proto
+from tandem_client.protos import inference_pb2
 
 
 @dataclass(slots=True)

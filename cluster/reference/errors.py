@@ -11,7 +11,7 @@ from engine.errors import TandemError
 
 # Where errors are declared, from the root to the leaves.
 MODULES = (
-    "engine.errors",
+    "tandem_client.errors",
     "engine.kv.block_pool",
     "kv_transfer.errors",
     "cluster.admission.refusals",

@@ -26,9 +26,11 @@ from cluster.router.resume_state import ResumeState
 from cluster.rpc.client_stream import CallStream, ReplicaCall, Request
 from cluster.telemetry import router_metrics as metrics
 from engine.errors import Internal, ReplicaLost, TandemError, TransferFailed
-from protos import inference_pb2, prefill_pb2
+from protos import prefill_pb2
 from protos.calls_pb2 import CallEvent
-from protos.convert import scores_from_proto, tokens_from_proto
+from protos.convert import scores_from_proto
+from tandem_client.messages import tokens_from_proto
+from tandem_client.protos import inference_pb2
 
 log = logging.getLogger(__name__)
 

@@ -2,21 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from engine.errors import Internal
-
-
-@dataclass(frozen=True, slots=True)
-class Scores:
-    """The log-probability of each of some consecutive tokens, given all tokens before it.
-
-    `top_ids` and `top_logprobs` have the likeliest tokens for each token, best first, end to end.
-    """
-
-    logprobs: list[float]
-    top_ids: list[int]
-    top_logprobs: list[float]
+from tandem_client.events import Scores as Scores
 
 
 class Scoring:

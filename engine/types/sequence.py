@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Literal
 
 from engine.errors import Internal
 from engine.kv.prefix_digest import DEFAULT_TENANT, Chain
@@ -12,8 +11,8 @@ from engine.types.lane import Lane
 from engine.types.sampling_params import SamplingParams
 from engine.types.scores import Scores, Scoring
 from engine.types.urgency import Urgency
-
-FinishReason = Literal["stop", "length"]
+from tandem_client.events import FinishReason as FinishReason
+from tandem_client.events import SampledToken as SampledToken
 
 
 @dataclass(slots=True)
@@ -95,15 +94,6 @@ class Span:
         """The numbers of the sequence's tokens that this span scores."""
         scoring = self.sequence.scoring
         return range(0) if scoring is None else scoring.within(self.start, self.count)
-
-
-@dataclass(frozen=True, slots=True)
-class SampledToken:
-    """A token drawn by the sampler; `top` holds (token, log-probability), best first."""
-
-    token: int
-    logprob: float | None = None
-    top: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import ssl
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from engine.errors import ConfigError
+from tandem_client.authorities import read, trust
 
 # Bound: the turns of a handshake in memory; TLS 1.3 needs three.
 _TURNS = 16
@@ -59,7 +59,7 @@ def server_certificate(identity: Identity) -> ServerCertificate:
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname = False
     client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # trusts this very certificate
-    _trust(client, identity.certificate)
+    trust(client, identity.certificate)
     shown = _prove(server, client, None, identity.certificate)
     names = shown.get("subjectAltName", ())
     name = next((str(value).replace("*", "any", 1) for _, value in names), None)
@@ -94,45 +94,23 @@ def client_context(
     if authority is None:
         context.load_default_certs()
     else:
-        _trust(context, authority)
+        trust(context, authority)
     if identity is not None:
         _show(context, identity)
     return context
 
 
-def read(path: str) -> bytes:
-    """The content of a file; raises ConfigError."""
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
-
-
-def read_authority(path: str) -> bytes:
-    """The certificates in a file; raises ConfigError where it has none."""
-    _trust(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), path)
-    return read(path)
-
-
 def _between_members(context: ssl.SSLContext, identity: Identity, authority: str) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    _trust(context, authority)
+    trust(context, authority)
     _show(context, identity)
     return context
-
-
-def _trust(context: ssl.SSLContext, authority: str) -> None:
-    read(authority)
-    try:
-        context.load_verify_locations(cafile=authority)
-    except ssl.SSLError:
-        raise ConfigError(f"{authority}: holds no certificate in PEM form") from None
 
 
 def _show(context: ssl.SSLContext, identity: Identity) -> None:
     """Load a certificate and its key; never asks for the password of an encrypted key."""
     read(identity.key)
-    _trust(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), identity.certificate)
+    trust(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), identity.certificate)
     try:
         context.load_cert_chain(identity.certificate, identity.key, password="")
     except (ssl.SSLError, ValueError) as error:

@@ -14,14 +14,14 @@ _SILENT, _HEALTHY = (
     "cluster/discovery/healthy_replicas.py",
 )
 _WRITER, _SCRIPTS = "cluster/journal/writer.py", "cluster/journal/scripts.py"
-_RESUMPTION = "cluster/client/resumption.py"
+_RESUMPTION = "tandem_client/resumption.py"
 _T_FAILOVER = f"tests/{_ROUTER}/test_failover.py"
 _T_WRITER = "tests/cluster/journal/test_writer.py"
 _T_SILENT = "tests/cluster/discovery/test_silent_replicas.py"
 _T_HEALTHY = "tests/cluster/discovery/test_healthy_replicas.py"
 _T_HEARTBEAT = "tests/cluster/discovery/test_heartbeat.py"
 _T_RESUMABLE = "tests/integration/test_resumable.py"
-_T_RESUMPTION = "tests/cluster/client/test_resumption.py"
+_T_RESUMPTION = "tests/tandem_client/test_resumption.py"
 _T_KV = "tests/kv_transfer"
 
 

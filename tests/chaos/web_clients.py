@@ -13,9 +13,9 @@ from websockets.exceptions import WebSocketException
 
 from cluster.api import Event, Resumability
 from cluster.api.event_streams import closing
-from cluster.client import Client
 from cluster.gateway.websocket import TENANT_HEADER
 from engine.errors import Internal
+from tandem_client import Client
 from tests.chaos.web_stream import WebStream, error_of
 
 FrontEnd = Literal["grpc", "http", "websocket"]

@@ -1,6 +1,6 @@
 """One request over HTTP or a WebSocket, which goes on at the next router where it breaks.
 
-It is what a careful client of a user's own would do. `cluster.client` does the same over gRPC.
+It is what a careful client of a user's own would do. `tandem_client` does the same over gRPC.
 """
 
 from __future__ import annotations

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cluster.client import Client, RouterAddress
+from cluster.client.connect_hint import router_hint
 from cluster.config.schema import parse_config
 from cluster.gateway import grpc_server
 from docs.check import read_pages
 from protos.wire.tls import front_end_tls
+from tandem_client import Client, RouterAddress
 from tests.cluster.scripted_generator import ScriptedGenerator
 from tests.docs.test_names import blocks
 
@@ -40,7 +41,7 @@ async def test_the_commands_make_what_serves(
             address = RouterAddress.at(f"{host}:{server.port}", "tls/authority.pem")
             async with Client(address) as client:
                 assert (await client.model()).context_tokens
-            assert await address.connect_hint() is None
+            assert await router_hint(address) is None
     finally:
         await server.stop(0)
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 from cluster.api import Summary, Tokens
-from cluster.client import Client
+from tandem_client import Client
 from tests.exactness import Case
 
 Answer = tuple[tuple[int, ...], Summary | None]

@@ -19,8 +19,9 @@ from typing import get_args
 
 import grpc
 
-from protos import inference_pb2, router_pb2
+from protos import router_pb2
 from protos.wire.handshake import PROOF_BYTES, Purpose, hello, new_nonce
+from tandem_client.protos import inference_pb2
 
 USER = 65534
 TIMEOUT_S = 4.0

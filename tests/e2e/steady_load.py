@@ -16,8 +16,8 @@ import pytest
 import torch
 
 from cluster.api import Tokens
-from cluster.client import Client
-from cluster.client.call_tries import CallTries
+from tandem_client import Client
+from tandem_client.call_tries import CallTries
 from tests import exactness
 
 KINDS = ("gRPC stream", "gRPC resumable", "HTTP stream", "HTTP answer", "scores")

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from cluster.client import Client
+from tandem_client import Client
 from tests import exactness
 from tests.e2e.crowd import crowd
 from tests.e2e.serving import serve

@@ -20,9 +20,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from cluster.api import Tokens
 from cluster.chart.metric_catalogue import all_metrics, samples
-from cluster.client import Client
 from engine.errors import Unavailable
 from engine.types.sampling_params import SamplingParams
+from tandem_client import Client
 from tests.e2e.serving import descendants, serve, stop
 from tests.eventually import eventually
 from tests.exactness import tie_of_a_draw

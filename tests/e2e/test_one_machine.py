@@ -17,9 +17,9 @@ import httpx
 import pytest
 
 from cluster.api import Tokens
-from cluster.client import Client
 from cluster.deploy.orphan_guard import NAME
 from engine.errors import Unavailable
+from tandem_client import Client
 from tests.e2e.serving import serve
 from tests.eventually import eventually, wait_until
 

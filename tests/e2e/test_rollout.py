@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from cluster.api import Tokens
-from cluster.client import Client
 from cluster.deploy.embedded_redis import EmbeddedRedis
+from tandem_client import Client
 from tests import tiny
 from tests.e2e.serving import serve, stop
 from tests.eventually import eventually

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from cluster.api import Summary, Tokens
-from cluster.client import Client
 from cluster.client.admin_client import fetch_status
 from engine.errors import DeadlineExceeded
+from tandem_client import Client
 from tests.e2e.serving import serve
 from tests.eventually import eventually
 

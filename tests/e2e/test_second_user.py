@@ -25,7 +25,7 @@ import httpx
 import pytest
 
 from cluster.api import Tokens
-from cluster.client import Client
+from tandem_client import Client
 from tests.e2e import second_user
 from tests.e2e.second_user import Targets, Try
 from tests.e2e.serving import Serving, serve

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from cluster.api import Progress, Tokens
-from cluster.client import Client
+from tandem_client import Client
 from tests.e2e.serving import serve
 from tests.eventually import eventually
 

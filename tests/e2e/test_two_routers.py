@@ -9,8 +9,8 @@ import signal
 import httpx
 import pytest
 
-from cluster.client import Client
 from engine.types.sampling_params import SamplingParams
+from tandem_client import Client
 from tests.e2e.serving import serve
 from tests.eventually import eventually
 from tests.exactness import tie_of_a_draw

@@ -16,8 +16,8 @@ import grpc
 import grpc.aio
 from google.protobuf.message import Message
 
-from protos import inference_pb2 as wire
 from protos import router_pb2
+from tandem_client.protos import inference_pb2 as wire
 from tests.fuzz.values import fuzzed_body, fuzzed_message, mutated
 
 # A request that is served longer than this is cancelled by its client.

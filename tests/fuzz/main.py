@@ -22,7 +22,7 @@ from typing import Any
 
 import grpc.aio
 
-from cluster.client import Client
+from tandem_client import Client
 from tests.fuzz.fuzzers import GrpcFuzzer, HttpFuzzer, SocketFuzzer
 from tests.fuzz.inside import MemberFuzzer, StrangerFuzzer
 from tests.fuzz.run import Found, Fuzzer, fuzz

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from cluster.api import Tokens
-from cluster.client import Client
 from engine.errors import TandemError
+from tandem_client import Client
 from tests.fuzz.fuzzers import ANSWER_S
 
 # A request that neither ends nor fails in this time hangs.

@@ -7,7 +7,7 @@ import random
 import time
 from typing import Any
 
-from protos import inference_pb2 as wire
+from tandem_client.protos import inference_pb2 as wire
 from tests.fuzz.main import attack, faults, serving
 from tests.fuzz.values import fuzzed_body, fuzzed_message, json_value
 

@@ -13,7 +13,7 @@ from google.protobuf.message import Message
 
 from cluster.gateway.openai_fields import IGNORED, REFUSED
 from cluster.gateway.openai_requests import ChatRequest, CompletionRequest
-from protos import inference_pb2 as wire
+from tandem_client.protos import inference_pb2 as wire
 
 _NASTY_NUMBERS = (0, -1, 1, 2**31, 2**32, 2**53 + 1, 2**63 - 1, 2**63, -(2**63) - 1, 2**64)
 _NASTY_FLOATS = (0.5, -0.0, 1e308, -1e308, 5e-324)

@@ -10,7 +10,7 @@ import httpx
 from websockets.sync.client import connect
 
 from cluster.router.server import RouterServer
-from protos import inference_pb2 as wire
+from tandem_client.protos import inference_pb2 as wire
 
 MOST_BYTES = 4 * 1024 * 1024
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"

@@ -9,13 +9,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from cluster.client import Client
 from cluster.config.schema import TandemConfig
 from cluster.discovery.redis_directory import Directory
 from cluster.replica.replica import Replica
 from cluster.replica_record import ReplicaRole
 from cluster.router.server import RouterServer
 from cluster.tenants.hashed_keys import hash_of
+from tandem_client import Client
 from tests.eventually import eventually
 
 HOST = "127.0.0.1"

@@ -14,11 +14,11 @@ import pytest
 from websockets.asyncio.client import connect
 
 from cluster.api import Tokens
-from cluster.client import Client
 from cluster.client.admin_client import fetch_status
 from cluster.telemetry.router_metrics import TIME_TO_CANCEL
 from engine import telemetry
 from engine.errors import Cancelled
+from tandem_client import Client
 from tests.eventually import eventually
 from tests.integration.local import OPERATOR_KEY, LocalCluster, cluster
 

@@ -9,9 +9,9 @@ from dataclasses import replace
 import httpx
 import pytest
 
-from cluster.client import Client
 from cluster.router.server import RouterServer
 from engine.errors import Internal, Unavailable
+from tandem_client import Client
 from tests.eventually import eventually
 from tests.integration.local import cluster
 from tests.integration.test_drain import begin

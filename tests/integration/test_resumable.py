@@ -21,12 +21,12 @@ from cluster.api import (
     Tokens,
 )
 from cluster.api.event_streams import end
-from cluster.client import Client
 from cluster.client.admin_client import request_purge
 from cluster.deploy.embedded_redis import EmbeddedRedis
 from cluster.router.server import RouterServer
 from engine.errors import Cancelled, InvalidRequest, NotFound
 from engine.types.sampling_params import SamplingParams
+from tandem_client import Client
 from tests.eventually import eventually
 from tests.integration.local import OPERATOR_KEY, cluster, in_use
 from tests.integration.test_resume import GREEDY, PROMPTS, SAMPLED

@@ -9,8 +9,8 @@ from itertools import count
 
 import pytest
 
-from cluster.client import Client
 from cluster.router.server import RouterServer
+from tandem_client import Client
 from tests.integration.local import cluster
 from tests.integration.test_resumable import Read, die, undisturbed
 from tests.integration.test_resume import PROMPTS, SAMPLED

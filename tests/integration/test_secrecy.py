@@ -11,11 +11,11 @@ import httpx
 import pytest
 from prometheus_client import generate_latest
 
-from cluster.client import Client
 from cluster.telemetry.logging_setup import LineFormatter
 from cluster.tenants.api_keys import hash_of
 from engine.errors import TandemError
 from engine.runtime.engine_thread import EngineWorker
+from tandem_client import Client
 from tests.integration.local import cluster
 from tests.metrics_page import recorded
 

@@ -7,13 +7,13 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from cluster.api import Progress, Summary, Tokens
-from cluster.client import Client
 from cluster.config.autoscaling import PoolBounds, ScalingConfig
 from cluster.config.endpoints import EndpointConfig
 from cluster.discovery.redis_directory import Directory
 from cluster.replica.replica import Replica
 from cluster.router.server import RouterServer
 from engine.errors import Overloaded, TandemError
+from tandem_client import Client
 from tests.eventually import eventually
 from tests.integration.local import HOST
 from tests.integration.test_prefixes import expected

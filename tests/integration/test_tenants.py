@@ -9,13 +9,13 @@ from dataclasses import replace
 import pytest
 import yaml
 
-from cluster.client import Client
 from cluster.config.canary import CanaryConfig
 from cluster.config.tenant_limits import TenantConfig
 from cluster.router.server import RouterServer
 from cluster.tenants.fair_share import FairShare
 from cluster.tenants.hashed_keys import hash_of
 from engine.errors import Cancelled, Unauthenticated
+from tandem_client import Client
 from tests.eventually import eventually
 from tests.integration.local import cluster
 from tests.metrics_page import recorded

@@ -9,13 +9,13 @@ from dataclasses import replace
 import pytest
 
 from cluster.cli.main import main
-from cluster.client import Client, RouterAddress
 from cluster.config.schema import TandemConfig
 from cluster.config.tls import TlsConfig
 from cluster.replica_record import ReplicaRecord
 from cluster.rpc.membership import Membership
 from cluster.rpc.role_control import request_role
 from engine.errors import Unavailable
+from tandem_client import Client, RouterAddress
 from tests.certificates import Certificates, serial
 from tests.integration.local import OPERATOR_KEY, cluster
 from tests.metrics_page import recorded

@@ -10,11 +10,11 @@ from dataclasses import replace
 import httpx
 import pytest
 
-from cluster.client import Client
 from cluster.discovery.redis_directory import Directory
 from cluster.gateway import uvicorn_server
 from cluster.replica.replica import Replica
 from cluster.router.server import RouterServer
+from tandem_client import Client
 from tests import tiny
 from tests.eventually import eventually
 from tests.integration.local import HOST, cluster, in_use

@@ -14,7 +14,7 @@ from cluster.api import bounded_proto
 from cluster.api.bounded_proto import SMALL_BYTES, check_fields
 from cluster.api.limits import MAX_MESSAGE_FIELDS, MAX_PROMPT_TOKENS
 from engine.errors import InvalidRequest
-from protos import inference_pb2 as wire
+from tandem_client.protos import inference_pb2 as wire
 from tests.integration.largest_requests import GRPC, MOST_BYTES
 
 # Memory to parse a message of 4 MiB.
@@ -33,7 +33,7 @@ _MEMORY = """
 import sys
 from pathlib import Path
 from cluster.gateway.grpc_methods import Received
-from protos import inference_pb2 as wire
+from tandem_client.protos import inference_pb2 as wire
 from engine.errors import InvalidRequest
 
 def most_kib():

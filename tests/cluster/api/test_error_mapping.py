@@ -6,13 +6,16 @@ import grpc
 import grpc.aio
 import pytest
 
-import engine.errors as errors
 import engine.kv.block_pool  # noqa: F401 - for its errors
 import kv_transfer.errors
 from cluster.admission.policy import Refuse
 from cluster.admission.refusals import Refused
-from cluster.api.error_mapping import TABLE, error_from_rpc, http_error, status_of
-from protos.status import CLASS_TRAILER, MAX_MESSAGE_BYTES, one_line, trailers
+from cluster.api.error_mapping import TABLE, http_error, status_of
+from cluster.gateway.grpc_retry_info import detailed_trailers
+from protos.status import MAX_MESSAGE_BYTES, one_line
+from tandem_client import errors
+from tandem_client.errors import CLASS_TRAILER
+from tandem_client.rpc_errors import error_from_rpc
 
 
 def tree(root: type[errors.TandemError]) -> list[type[errors.TandemError]]:
@@ -31,7 +34,7 @@ def sent(error: errors.TandemError) -> errors.TandemError:
     failure = grpc.aio.AioRpcError(
         status_of(error).grpc,
         grpc.aio.Metadata(),
-        grpc.aio.Metadata(*trailers(error)),
+        grpc.aio.Metadata(*detailed_trailers(error, status_of(error).grpc)),
         details=one_line(error.message),
     )
     return error_from_rpc(failure)

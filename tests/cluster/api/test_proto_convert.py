@@ -19,9 +19,7 @@ from cluster.api import (
     Tokens,
 )
 from cluster.api.proto_convert import (
-    event_from_proto,
     event_to_proto,
-    model_from_proto,
     model_to_proto,
     request_from_proto,
     request_to_proto,
@@ -29,13 +27,14 @@ from cluster.api.proto_convert import (
 from engine.errors import Internal, InvalidRequest
 from engine.types.sampling_params import SamplingParams
 from engine.types.sequence import SampledToken
-from protos import inference_pb2
 from protos.convert import (
     sampling_from_proto,
     sampling_to_proto,
-    tokens_from_proto,
     tokens_to_proto,
 )
+from tandem_client.events import ModelInfo
+from tandem_client.messages import event_from_proto, model_from_proto, tokens_from_proto
+from tandem_client.protos import inference_pb2
 
 uint32 = st.integers(0, 2**32 - 1)
 uint64 = st.integers(0, 2**64 - 1)
@@ -175,7 +174,7 @@ def test_sampling_that_the_wire_cannot_carry_is_refused(field, value):
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("n", -1), ("n", "two"), ("request_id", 5), ("model", "\ud800"), ("endpoint", None)],
+    [("n", -1), ("n", "two"), ("request_id", 5), ("model", "\ud800"), ("endpoint", 0.5)],
 )
 def test_a_request_that_the_wire_cannot_carry_is_refused(field, value):
     with pytest.raises(InvalidRequest) as caught:
@@ -229,6 +228,6 @@ def test_an_event_that_contradicts_itself(wire):
         event_from_proto(wire)
 
 
-def test_a_model_card_survives_but_for_its_date():
-    card = ModelCard("demo", "Llama", "float32", 4096, 256, ("chat", "report"), 0)
-    assert model_from_proto(model_to_proto(card)) == card
+def test_a_client_gets_the_model_card_without_its_date_and_lanes():
+    known = ("demo", "Llama", "float32", 4096, 256, ("chat", "report"))
+    assert model_from_proto(model_to_proto(ModelCard(*known, created=7))) == ModelInfo(*known)

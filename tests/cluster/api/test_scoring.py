@@ -17,7 +17,6 @@ from cluster.api import (
 )
 from cluster.api.event_streams import closing
 from cluster.api.scoring import score_all
-from cluster.client import Client
 from cluster.config.endpoints import EndpointConfig
 from cluster.gateway.grpc_server import start
 from cluster.placement.placement import Placement
@@ -28,6 +27,7 @@ from engine.errors import InvalidRequest, Overloaded, PromptTooLong
 from engine.kv.prefix_digest import Chain
 from engine.types.sampling_params import SamplingParams
 from engine.types.scores import Scores
+from tandem_client import Client
 from tests.cluster.gateway.http_listener import TEXT, asking
 from tests.cluster.scripted_generator import CARD, ScriptedGenerator
 
@@ -127,7 +127,7 @@ async def test_over_grpc_texts_keep_their_forms():
             assert found[0].scores.logprobs == pytest.approx([-0.1, -0.2])
             assert found[0].scores.top_ids == [1, 2, 2, 3]
             assert [request.request_id for request in generator.requests] == ["mine-0", "mine-1"]
-            with pytest.raises(InvalidRequest, match=r"texts\[0\]"):
+            with pytest.raises(InvalidRequest, match=r"inputs\[0\]"):
                 await client.score([""])
     finally:
         await server.stop(0)

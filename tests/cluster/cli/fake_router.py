@@ -12,7 +12,8 @@ import grpc.aio
 import pytest
 
 from cluster.cli import main as cli
-from protos import inference_pb2, inference_pb2_grpc, router_pb2, router_pb2_grpc
+from protos import router_pb2, router_pb2_grpc
+from tandem_client.protos import inference_pb2, inference_pb2_grpc
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:

@@ -15,12 +15,13 @@ import pytest
 
 from cluster.batch.http_client import BatchServer
 from cluster.cli.main import main
-from cluster.client.router_address import RouterAddress
+from cluster.client.connect_hint import router_hint
 from cluster.gateway import grpc_server, uvicorn_server
 from cluster.gateway.http_app import create_app
 from cluster.gateway.uvicorn_server import HttpTls
 from engine.errors import ConfigError
 from protos.wire.tls import front_end_tls
+from tandem_client import RouterAddress
 from tests.certificates import Certificates
 from tests.cluster.gateway.http_listener import metrics
 from tests.cluster.scripted_generator import ScriptedGenerator
@@ -125,7 +126,7 @@ def test_a_server_without_tls_is_told_from_a_closed_port(
     own: Certificates, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def hint(port: int) -> str | None:
-        return await RouterAddress.at(f"127.0.0.1:{port}", own.authority).connect_hint()
+        return await router_hint(RouterAddress.at(f"127.0.0.1:{port}", own.authority))
 
     async def both() -> list[str | None]:
         server = await grpc_server.start(ScriptedGenerator())

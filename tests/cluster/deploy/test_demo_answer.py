@@ -6,11 +6,11 @@ import io
 
 import pytest
 
-from cluster.client.router_address import RouterAddress
 from cluster.deploy.demo_answer import answer_demo
 from cluster.deploy.startup_progress import StartupProgress
 from cluster.gateway.grpc_server import start
 from engine.errors import Unauthenticated
+from tandem_client.router_address import RouterAddress
 from tests.cluster.scripted_generator import ScriptedGenerator
 
 KEY = "TANDEM_API_KEY"

@@ -16,7 +16,7 @@ from cluster.api.event_streams import end
 from cluster.gateway import arrival_probes
 from cluster.gateway.arrival_probes import ArrivalProbe, GrpcArrivals, SocketArrivals
 from cluster.gateway.grpc_server import start
-from protos import inference_pb2, inference_pb2_grpc
+from tandem_client.protos import inference_pb2, inference_pb2_grpc
 from tests.cluster.gateway.http_listener import CHAT, HELLO, TEXT, asking
 from tests.cluster.scripted_generator import ScriptedGenerator
 from tests.eventually import eventually

@@ -20,7 +20,7 @@ from cluster.gateway.grpc_methods import (
 )
 from engine.errors import InvalidRequest
 from protos import router_pb2
-from protos.status import CLASS_TRAILER
+from tandem_client.errors import CLASS_TRAILER
 
 ADMIN = "tandem.internal.v1.Admin"
 

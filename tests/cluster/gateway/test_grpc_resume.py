@@ -13,7 +13,7 @@ import pytest
 
 from cluster.gateway.grpc_server import start
 from cluster.tenants.api_keys import FileKeys
-from protos import inference_pb2, inference_pb2_grpc
+from tandem_client.protos import inference_pb2, inference_pb2_grpc
 from tests.cluster.scripted_generator import ScriptedGenerator
 from tests.eventually import eventually
 

@@ -8,11 +8,12 @@ from google.rpc.status_pb2 import Status
 
 from cluster.admission.policy import Refuse
 from cluster.admission.refusals import Refused
-from cluster.api.error_mapping import error_from_rpc, http_error
+from cluster.api.error_mapping import http_error
 from cluster.gateway.grpc_retry_info import DETAILS_TRAILER, detailed_trailers
 from cluster.gateway.grpc_server import start
 from engine.errors import InvalidRequest, Overloaded
-from protos import inference_pb2, inference_pb2_grpc
+from tandem_client.protos import inference_pb2, inference_pb2_grpc
+from tandem_client.rpc_errors import error_from_rpc
 from tests.cluster.scripted_generator import ScriptedGenerator
 
 

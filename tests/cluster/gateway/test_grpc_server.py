@@ -17,7 +17,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from cluster.api.error_mapping import TABLE
 from cluster.gateway.grpc_server import SERVICE, start
 from engine import errors
-from protos import inference_pb2, inference_pb2_grpc
+from tandem_client.protos import inference_pb2, inference_pb2_grpc
 from tests.cluster.scripted_generator import ScriptedGenerator
 from tests.eventually import eventually
 

@@ -15,7 +15,6 @@ import pytest
 from websockets.asyncio.client import connect
 
 from cluster.api import Tokens
-from cluster.client import Client, RouterAddress
 from cluster.gateway import grpc_server, uvicorn_server
 from cluster.gateway.http_app import create_app
 from cluster.gateway.uvicorn_server import HttpTls
@@ -23,6 +22,7 @@ from engine.errors import Unavailable
 from protos.wire.certificates import ServerCertificate
 from protos.wire.refusals import RefusedConnections
 from protos.wire.tls import Reloading, front_end_tls
+from tandem_client import Client, RouterAddress
 from tests.certificates import Certificates, serial
 from tests.cluster.gateway.http_listener import TEXT, metrics
 from tests.cluster.scripted_generator import ScriptedGenerator
@@ -243,8 +243,8 @@ async def test_the_launcher_trusts_exactly_the_certificate_that_it_configured(
     tls = front_end_tls(own.issue(*names).identity)
     other = front_end_tls(own.issue(*names, file="other").identity)
     async with grpc_front_end(ScriptedGenerator(), tls) as address:
-        async with Client(RouterAddress.of_own(address, tls.get())) as client:
+        async with Client(RouterAddress(address, tls.get().chain, tls.get().name)) as client:
             assert (await client.model()).name == "demo"
-        async with Client(RouterAddress.of_own(address, other.get())) as client:
+        async with Client(RouterAddress(address, other.get().chain, other.get().name)) as client:
             with pytest.raises(Unavailable):
                 await client.model()

@@ -19,7 +19,10 @@ from cluster.reference.markdown import table
 from cluster.reference.pages import PAGES, stale_pages, write_pages
 
 ROOT = Path(__file__).resolve().parents[3]
-PACKAGES = ("cluster", "decode_pool", "engine", "kv_transfer", "prefill_pool", "protos")
+PACKAGES = (
+    *("cluster", "decode_pool", "engine", "kv_transfer", "prefill_pool", "protos"),
+    "tandem_client",
+)
 # Told apart by the router where it counts a refusal that is no verdict of the policy.
 COUNTED_ELSEWHERE = {"router_full", "replica_full"}
 

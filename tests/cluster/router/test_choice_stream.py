@@ -17,10 +17,10 @@ from engine.errors import Internal, Overloaded, ReplicaLost, TransferFailed
 from engine.types.sampling_params import SamplingParams
 from protos.calls_pb2 import CallEvent, Ended
 from protos.decode_pb2 import Retired
-from protos.inference_pb2 import FINISH_REASON_LENGTH, Tokens
 from protos.prefill_pb2 import FirstToken, HandedOver
 from protos.shared_prompt import SharedPrompt
 from protos.status import failure_to_proto
+from tandem_client.protos.inference_pb2 import FINISH_REASON_LENGTH, Tokens
 
 
 class FakeStream:

@@ -23,8 +23,8 @@ from cluster.gateway.http_app import create_app
 from cluster.gateway.openai_fields import IGNORED, REFUSED
 from cluster.gateway.openai_requests import ChatRequest, CompletionRequest
 from engine.text.tokenizer import Tokenizer
-from protos import inference_pb2 as wire
-from protos.status import FIELD_TRAILER
+from tandem_client.errors import FIELD_TRAILER
+from tandem_client.protos import inference_pb2 as wire
 from tests import tiny
 from tests.cluster.gateway.http_listener import CHAT, HELLO, TEXT, front_end, metrics
 from tests.cluster.router.checked_generator import CheckedGenerator

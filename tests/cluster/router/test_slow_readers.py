@@ -20,7 +20,7 @@ from cluster.gateway import grpc_server as gateway_grpc
 from cluster.gateway import uvicorn_server as http_server
 from cluster.router.event_buffer import EventBuffer
 from engine.types.sequence import SampledToken
-from protos import inference_pb2, inference_pb2_grpc
+from tandem_client.protos import inference_pb2, inference_pb2_grpc
 from tests.cluster.gateway.http_listener import front_end
 from tests.cluster.scripted_generator import CARD, ScriptedGenerator
 from tests.eventually import eventually

@@ -17,10 +17,10 @@ from engine.errors import Overloaded, ReplicaLost, TandemError
 from engine.types.sampling_params import SamplingParams
 from protos.calls_pb2 import CallEvent, CancelCall, Command, ReplicaMessage, RouterMessage
 from protos.decode_pb2 import DecodeRequest
-from protos.inference_pb2 import Tokens
 from protos.prefill_pb2 import PrefillRequest
 from protos.shared_prompt import SharedPrompt
 from protos.wire.framing import Wire
+from tandem_client.protos.inference_pb2 import Tokens
 from tests.cluster.rpc.ports import CallPort
 from tests.eventually import eventually
 from tests.protos.wire.rig import OTHER_SECRET, connector

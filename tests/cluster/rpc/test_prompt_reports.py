@@ -13,8 +13,8 @@ from engine.types.sampling_params import SamplingParams
 from engine.types.sequence import Sequence
 from protos import prompt_reports
 from protos.calls_pb2 import CallEvent
-from protos.inference_pb2 import Tokens
 from protos.prompt_reports import PromptReports
+from tandem_client.protos.inference_pb2 import Tokens
 
 
 def sequence(owner="a", tokens=100, lane="interactive", budget_s=1000.0):

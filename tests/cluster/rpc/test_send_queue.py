@@ -13,8 +13,8 @@ from cluster.rpc import send_queue
 from cluster.rpc.send_queue import SendQueue
 from protos.calls_pb2 import CallEvent
 from protos.decode_pb2 import Admitted, Retired
-from protos.inference_pb2 import Tokens
 from protos.prefill_pb2 import HandedOver
+from tandem_client.protos.inference_pb2 import Tokens
 
 LATER = 3600.0
 

@@ -9,11 +9,11 @@ import grpc
 import httpx
 import pytest
 
-from cluster.client import Client
 from cluster.config.router import RouterConfig
 from cluster.gateway.grpc_server import start
 from cluster.tenants.api_keys import FileKeys
 from engine.errors import ConfigError, Unauthenticated
+from tandem_client import Client
 from tests.cluster.gateway.http_listener import front_end
 from tests.cluster.scripted_generator import ScriptedGenerator
 

@@ -10,11 +10,11 @@ import yaml
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from cluster.cli import main as cli
-from cluster.client import Client
 from cluster.gateway.grpc_server import start
 from cluster.tenants.api_keys import ApiKeys, FileKeys
 from cluster.tenants.hashed_keys import KeyOwner, hash_of, read_keys
 from engine.errors import ConfigError, PermissionDenied, TandemError, Unauthenticated
+from tandem_client import Client
 from tests.cluster.gateway.http_listener import asking, error_of
 from tests.cluster.scripted_generator import ScriptedGenerator
 from tests.metrics_page import recorded

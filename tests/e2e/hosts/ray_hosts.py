@@ -25,10 +25,10 @@ from typing import Any
 import yaml
 
 from cluster.client.admin_client import fetch_status
-from cluster.client.router_address import RouterAddress
 from cluster.deploy.embedded_redis import find_server
 from engine.errors import Unavailable
 from protos.router_pb2 import ReplicaStatus, StatusResponse
+from tandem_client.router_address import RouterAddress
 from tests.e2e.hosts import slow_proxy
 from tests.e2e.hosts.namespaces import Host, Switch
 from tests.eventually import eventually, wait_until

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from cluster.client import Client
+from tandem_client import Client
 from tests import exactness
 from tests.e2e.crowd import answer, crowd
 from tests.e2e.hosts.ray_hosts import HOOK_LOG, POOLS, SPARE, START_TIMEOUT_S

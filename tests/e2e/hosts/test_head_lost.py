@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from cluster.client import Client
 from engine.errors import TandemError
+from tandem_client import Client
 from tests import exactness
 from tests.e2e.crowd import answer, crowd
 from tests.e2e.hosts.ray_hosts import POOLS

@@ -11,7 +11,7 @@ import sys
 import pytest
 import yaml
 
-from cluster.client import Client
+from tandem_client import Client
 from tests import exactness
 from tests.e2e.crowd import crowd
 from tests.e2e.hosts.conftest import APPLICATION

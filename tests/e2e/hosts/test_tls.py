@@ -14,10 +14,10 @@ import httpx
 import pytest
 
 from cluster.api import Tokens
-from cluster.client import Client
-from cluster.client.router_address import RouterAddress
 from engine.errors import Unavailable
 from protos.wire.handshake import ANSWER_BYTES, PROOF_BYTES, hello, new_nonce
+from tandem_client import Client
+from tandem_client.router_address import RouterAddress
 from tests import exactness
 from tests.certificates import NAME, Certificates, serial
 from tests.e2e.crowd import answer, crowd

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from itertools import pairwise
 
 from cluster.api import Event, Started, Tokens
-from cluster.client import Client
+from tandem_client import Client
 from tests.e2e.crowd import OPTIONS
 from tests.exactness import Case
 

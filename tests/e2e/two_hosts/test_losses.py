@@ -8,7 +8,7 @@ import time
 import pytest
 from redis.asyncio import Redis
 
-from cluster.client import Client
+from tandem_client import Client
 from tests import exactness
 from tests.e2e.hosts.ray_hosts import REDIS_PORT
 from tests.e2e.two_hosts.reading import Reading

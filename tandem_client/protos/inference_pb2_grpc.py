@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from protos import inference_pb2 as protos_dot_inference__pb2
+from tandem_client.protos import inference_pb2 as tandem__client_dot_protos_dot_inference__pb2
 
 GRPC_GENERATED_VERSION = '1.72.2'
 GRPC_VERSION = grpc.__version__
@@ -18,7 +18,7 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + f' but the generated code in protos/inference_pb2_grpc.py depends on'
+        + f' but the generated code in tandem_client/protos/inference_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
@@ -36,28 +36,28 @@ class InferenceStub(object):
         """
         self.Generate = channel.unary_stream(
                 '/tandem.v1.Inference/Generate',
-                request_serializer=protos_dot_inference__pb2.GenerateRequest.SerializeToString,
-                response_deserializer=protos_dot_inference__pb2.GenerateEvent.FromString,
+                request_serializer=tandem__client_dot_protos_dot_inference__pb2.GenerateRequest.SerializeToString,
+                response_deserializer=tandem__client_dot_protos_dot_inference__pb2.GenerateEvent.FromString,
                 _registered_method=True)
         self.Resume = channel.unary_stream(
                 '/tandem.v1.Inference/Resume',
-                request_serializer=protos_dot_inference__pb2.ResumeRequest.SerializeToString,
-                response_deserializer=protos_dot_inference__pb2.GenerateEvent.FromString,
+                request_serializer=tandem__client_dot_protos_dot_inference__pb2.ResumeRequest.SerializeToString,
+                response_deserializer=tandem__client_dot_protos_dot_inference__pb2.GenerateEvent.FromString,
                 _registered_method=True)
         self.Score = channel.unary_unary(
                 '/tandem.v1.Inference/Score',
-                request_serializer=protos_dot_inference__pb2.ScoreRequest.SerializeToString,
-                response_deserializer=protos_dot_inference__pb2.ScoreResponse.FromString,
+                request_serializer=tandem__client_dot_protos_dot_inference__pb2.ScoreRequest.SerializeToString,
+                response_deserializer=tandem__client_dot_protos_dot_inference__pb2.ScoreResponse.FromString,
                 _registered_method=True)
         self.Cancel = channel.unary_unary(
                 '/tandem.v1.Inference/Cancel',
-                request_serializer=protos_dot_inference__pb2.CancelRequest.SerializeToString,
-                response_deserializer=protos_dot_inference__pb2.CancelResponse.FromString,
+                request_serializer=tandem__client_dot_protos_dot_inference__pb2.CancelRequest.SerializeToString,
+                response_deserializer=tandem__client_dot_protos_dot_inference__pb2.CancelResponse.FromString,
                 _registered_method=True)
         self.GetModel = channel.unary_unary(
                 '/tandem.v1.Inference/GetModel',
-                request_serializer=protos_dot_inference__pb2.GetModelRequest.SerializeToString,
-                response_deserializer=protos_dot_inference__pb2.Model.FromString,
+                request_serializer=tandem__client_dot_protos_dot_inference__pb2.GetModelRequest.SerializeToString,
+                response_deserializer=tandem__client_dot_protos_dot_inference__pb2.Model.FromString,
                 _registered_method=True)
 
 
@@ -105,28 +105,28 @@ def add_InferenceServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'Generate': grpc.unary_stream_rpc_method_handler(
                     servicer.Generate,
-                    request_deserializer=protos_dot_inference__pb2.GenerateRequest.FromString,
-                    response_serializer=protos_dot_inference__pb2.GenerateEvent.SerializeToString,
+                    request_deserializer=tandem__client_dot_protos_dot_inference__pb2.GenerateRequest.FromString,
+                    response_serializer=tandem__client_dot_protos_dot_inference__pb2.GenerateEvent.SerializeToString,
             ),
             'Resume': grpc.unary_stream_rpc_method_handler(
                     servicer.Resume,
-                    request_deserializer=protos_dot_inference__pb2.ResumeRequest.FromString,
-                    response_serializer=protos_dot_inference__pb2.GenerateEvent.SerializeToString,
+                    request_deserializer=tandem__client_dot_protos_dot_inference__pb2.ResumeRequest.FromString,
+                    response_serializer=tandem__client_dot_protos_dot_inference__pb2.GenerateEvent.SerializeToString,
             ),
             'Score': grpc.unary_unary_rpc_method_handler(
                     servicer.Score,
-                    request_deserializer=protos_dot_inference__pb2.ScoreRequest.FromString,
-                    response_serializer=protos_dot_inference__pb2.ScoreResponse.SerializeToString,
+                    request_deserializer=tandem__client_dot_protos_dot_inference__pb2.ScoreRequest.FromString,
+                    response_serializer=tandem__client_dot_protos_dot_inference__pb2.ScoreResponse.SerializeToString,
             ),
             'Cancel': grpc.unary_unary_rpc_method_handler(
                     servicer.Cancel,
-                    request_deserializer=protos_dot_inference__pb2.CancelRequest.FromString,
-                    response_serializer=protos_dot_inference__pb2.CancelResponse.SerializeToString,
+                    request_deserializer=tandem__client_dot_protos_dot_inference__pb2.CancelRequest.FromString,
+                    response_serializer=tandem__client_dot_protos_dot_inference__pb2.CancelResponse.SerializeToString,
             ),
             'GetModel': grpc.unary_unary_rpc_method_handler(
                     servicer.GetModel,
-                    request_deserializer=protos_dot_inference__pb2.GetModelRequest.FromString,
-                    response_serializer=protos_dot_inference__pb2.Model.SerializeToString,
+                    request_deserializer=tandem__client_dot_protos_dot_inference__pb2.GetModelRequest.FromString,
+                    response_serializer=tandem__client_dot_protos_dot_inference__pb2.Model.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -154,8 +154,8 @@ class Inference(object):
             request,
             target,
             '/tandem.v1.Inference/Generate',
-            protos_dot_inference__pb2.GenerateRequest.SerializeToString,
-            protos_dot_inference__pb2.GenerateEvent.FromString,
+            tandem__client_dot_protos_dot_inference__pb2.GenerateRequest.SerializeToString,
+            tandem__client_dot_protos_dot_inference__pb2.GenerateEvent.FromString,
             options,
             channel_credentials,
             insecure,
@@ -181,8 +181,8 @@ class Inference(object):
             request,
             target,
             '/tandem.v1.Inference/Resume',
-            protos_dot_inference__pb2.ResumeRequest.SerializeToString,
-            protos_dot_inference__pb2.GenerateEvent.FromString,
+            tandem__client_dot_protos_dot_inference__pb2.ResumeRequest.SerializeToString,
+            tandem__client_dot_protos_dot_inference__pb2.GenerateEvent.FromString,
             options,
             channel_credentials,
             insecure,
@@ -208,8 +208,8 @@ class Inference(object):
             request,
             target,
             '/tandem.v1.Inference/Score',
-            protos_dot_inference__pb2.ScoreRequest.SerializeToString,
-            protos_dot_inference__pb2.ScoreResponse.FromString,
+            tandem__client_dot_protos_dot_inference__pb2.ScoreRequest.SerializeToString,
+            tandem__client_dot_protos_dot_inference__pb2.ScoreResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -235,8 +235,8 @@ class Inference(object):
             request,
             target,
             '/tandem.v1.Inference/Cancel',
-            protos_dot_inference__pb2.CancelRequest.SerializeToString,
-            protos_dot_inference__pb2.CancelResponse.FromString,
+            tandem__client_dot_protos_dot_inference__pb2.CancelRequest.SerializeToString,
+            tandem__client_dot_protos_dot_inference__pb2.CancelResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -262,8 +262,8 @@ class Inference(object):
             request,
             target,
             '/tandem.v1.Inference/GetModel',
-            protos_dot_inference__pb2.GetModelRequest.SerializeToString,
-            protos_dot_inference__pb2.Model.FromString,
+            tandem__client_dot_protos_dot_inference__pb2.GetModelRequest.SerializeToString,
+            tandem__client_dot_protos_dot_inference__pb2.Model.FromString,
             options,
             channel_credentials,
             insecure,

@@ -8,19 +8,25 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
 import grpc
 import grpc.aio
 
-from cluster.api import Event, Started, Summary, Tokens
-from cluster.api.proto_convert import event_from_proto
-from cluster.client.call_tries import CallTries, NotTaken, tandem_errors
-from cluster.client.router_channels import RouterChannel, RouterChannels
-from engine.errors import DeadlineExceeded, Internal, Overloaded, TandemError, Unavailable
-from protos import inference_pb2
-from protos.status import retry_after
+from tandem_client.call_tries import CallTries, NotTaken, tandem_errors
+from tandem_client.errors import (
+    DeadlineExceeded,
+    Internal,
+    Overloaded,
+    TandemError,
+    Unavailable,
+    retry_after,
+)
+from tandem_client.events import Event, Started, Summary, Tokens
+from tandem_client.messages import event_from_proto
+from tandem_client.protos import inference_pb2
+from tandem_client.router_channels import RouterChannel, RouterChannels
 
 # A router sends a heartbeat after 10 s without an event.
 SILENCE_S = 25.0
@@ -54,13 +60,14 @@ class ResumedStream:
         metadata: _Metadata,
         timeout_s: float | None,
         window_s: float,
+        retries: int = 0,
         stream_id: str = "",
         have: Sequence[int] = (),
     ) -> None:
         self._routers = routers
         self._request = request
         self._metadata = metadata
-        self._tries = CallTries(timeout_s, len(routers))
+        self._tries = CallTries(routers, timeout_s, retries)
         self._window_s = window_s
         self._window_ends_s = 0.0
         self._stream_id = stream_id
@@ -73,7 +80,7 @@ class ResumedStream:
         self._failures = 0
         self._fruitless = 0
 
-    async def events(self) -> AsyncIterator[Event]:
+    async def events(self) -> AsyncGenerator[Event, None]:
         """Started, then Tokens, then Summary; raises a TandemError. Closing it cancels nothing."""
         router = self._routers.first
         while True:
@@ -81,6 +88,7 @@ class ResumedStream:
             try:
                 async with tandem_errors(call, _BROKEN):
                     while (wire := await self._read(call)) is not None:
+                        self._tries.over(router)
                         event = self._take(wire)
                         if event is not None:
                             yield event
@@ -121,10 +129,6 @@ class ResumedStream:
 
     def _take(self, wire: inference_pb2.GenerateEvent) -> Event | None:
         """The event, if it is for the caller; raises Internal where it is not the next one."""
-        self._tries.over()
-        if wire.HasField("heartbeat"):
-            self._news = True
-            return None
         event = event_from_proto(wire)
         if isinstance(event, Started):
             again, self._shown_start = self._shown_start, True
@@ -143,8 +147,7 @@ class ResumedStream:
     async def _after_break(self, router: RouterChannel, failed: NotTaken) -> RouterChannel:
         """Wait, and return the router for the next call; raises where none may follow."""
         if not self._stream_id:
-            self._routers.failed(router)
-            await self._tries.another(failed)
+            await self._tries.another(router, failed)
             return self._routers.first
         return await self._next(router, failed.error, None)
 
@@ -155,12 +158,15 @@ class ResumedStream:
         Unavailable may also be the journal's, and an Overloaded that of one router, so these are
         believed when they come repeatedly.
         """
+        if not self._stream_id:
+            await self._tries.another(router, error)
+            return self._routers.first
         wait_s = retry_after(error)
         if self._began and not self._news:
             self._fruitless += 1
             if type(error) not in (Unavailable, Overloaded) or self._fruitless > _MOST_FRUITLESS:
                 raise error
-        if wait_s is None or not self._stream_id:
+        if wait_s is None:
             raise error
         return await self._next(router, error, wait_s)
 
@@ -176,7 +182,9 @@ class ResumedStream:
         pause = min(self._failures // len(self._routers), len(_PAUSES_S) - 1)
         self._failures += 1
         self._due_s[router] = now_s + max(_PAUSES_S[pause], wait_s or 0.0)
-        chosen = min(self._routers, key=lambda one: self._due_s.get(one, 0.0))
+        chosen = min(
+            self._routers, key=lambda one: (max(now_s, self._due_s.get(one, 0.0)), one.failed_s)
+        )
         due_s = max(now_s, self._due_s.get(chosen, 0.0))
         left_s = self._tries.left_s()
         if left_s is not None and due_s - now_s >= left_s:

@@ -4,43 +4,38 @@
         async for event in client.generate("Once upon a time", max_tokens=32):
             ...
 
-Errors are the classes of `engine/errors.py` that the router raised.
+Errors are the classes of `tandem_client.errors` that the router raised.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, Self, Unpack
+from typing import Any, Self, TypedDict, Unpack
 
 import grpc
 from google.protobuf import message
 
-from cluster.api import (
+from tandem_client.call_tries import CallTries, NotTaken, tandem_errors
+from tandem_client.errors import Internal, TandemError
+from tandem_client.events import (
     Event,
-    ModelCard,
+    FinishReason,
+    ModelInfo,
+    SampledToken,
     Started,
     Summary,
+    TextScores,
     Tokens,
 )
-from cluster.api.event_streams import closing
-from cluster.api.proto_convert import event_from_proto, model_from_proto, request_to_proto
-from cluster.api.score_proto_convert import (
-    TextScores,
-    prompt_to_proto,
-    score_prompt,
-    scored_from_proto,
-)
-from cluster.api.validation import check_have, check_stream_id
-from cluster.client.call_tries import CallTries, NotTaken, tandem_errors
-from cluster.client.inputs import Input, Options, Text, generate_request
-from cluster.client.resumption import ResumedStream
-from cluster.client.router_address import Address
-from cluster.client.router_channels import RouterChannel, RouterChannels
-from engine.errors import Internal
-from engine.types.sequence import FinishReason, SampledToken
-from protos import inference_pb2
+from tandem_client.inputs import Input, Options, Text, generate_request, resume_request, score_input
+from tandem_client.messages import event_from_proto, model_from_proto, put_values, scored_from_proto
+from tandem_client.protos import inference_pb2
+from tandem_client.resumption import ResumedStream
+from tandem_client.router_address import Address
+from tandem_client.router_channels import RouterChannel, RouterChannels
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +61,26 @@ class Completion:
         return self.choices[0].text
 
 
+class ClientOptions(TypedDict, total=False):
+    """The keyword arguments of a client."""
+
+    timeout_s: float
+    retries: int
+    resume_window_s: float
+    max_message_bytes: int
+    credentials: grpc.ChannelCredentials | None
+    api_key: str | None
+
+
 class Client:
     """A channel to each router. `timeout_s` bounds the calls that do not stream.
 
-    A target is host:port, `grpcs://host:port` for TLS, or a RouterAddress with an authority of your
-    own. Of several routers of one cluster, the next one gets the calls that no router took.
-    `api_key` goes with every call. A resumable stream may be broken for `resume_window_s`.
+    - A target is host:port, `grpcs://host:port` for TLS, or a RouterAddress with an authority of
+      your own. Several targets are the routers of one cluster: the first healthy one gets a call.
+    - A call that a router refused for now is tried again `retries` times, when the router said
+      (`google.rpc.RetryInfo`). A call that no router took is tried again in any case.
+    - A resumable stream may be broken for `resume_window_s`.
+    - `api_key` goes with every call.
     """
 
     def __init__(
@@ -79,12 +88,14 @@ class Client:
         target: Address | Sequence[Address],
         *,
         timeout_s: float = 10.0,
+        retries: int = 0,
         resume_window_s: float = 60.0,
         max_message_bytes: int = 64 * 1024 * 1024,
         credentials: grpc.ChannelCredentials | None = None,
         api_key: str | None = None,
     ) -> None:
         self._timeout_s = timeout_s
+        self._retries = retries
         self._resume_window_s = resume_window_s
         self._metadata = (("authorization", f"Bearer {api_key}"),) if api_key else ()
         options = [
@@ -111,7 +122,7 @@ class Client:
 
     async def generate(
         self, prompt: Input, *, timeout_s: float | None = None, **options: Unpack[Options]
-    ) -> AsyncIterator[Event]:
+    ) -> AsyncGenerator[Event, None]:
         """Started, then Tokens, then Summary; raises a TandemError. Closing it cancels.
 
         With `progress`, and from endpoints of that mode, Progress comes between these and before.
@@ -121,21 +132,21 @@ class Client:
         Closing it leaves the request to `resume` and `cancel`, for the time that the routers grant.
         """
         request = generate_request(prompt, options)
-        wire = request_to_proto(request)
         run = self._resumed if request.resumable else self._once
-        async with closing(run(wire, timeout_s)) as events:
+        async with aclosing(run(request, timeout_s)) as events:
             async for event in events:
                 yield event
 
     async def resume(
         self, stream_id: str, have: Sequence[int] = (), *, timeout_s: float | None = None
-    ) -> AsyncIterator[Event]:
+    ) -> AsyncGenerator[Event, None]:
         """Started, then the Tokens behind the first `have` of each choice, then Summary.
 
         Raises a TandemError: NotFound where the tenant has no such stream any more.
         """
-        rest = self._resumed(None, timeout_s, check_stream_id(stream_id), check_have(have))
-        async with closing(rest) as events:
+        wanted = resume_request(stream_id, have)
+        rest = self._resumed(None, timeout_s, wanted.stream_id, wanted.have)
+        async with aclosing(rest) as events:
             async for event in events:
                 yield event
 
@@ -145,34 +156,35 @@ class Client:
         timeout_s: float | None,
         stream_id: str = "",
         have: Sequence[int] = (),
-    ) -> AsyncIterator[Event]:
+    ) -> AsyncGenerator[Event, None]:
         return ResumedStream(
             self._routers,
             request,
             metadata=self._metadata,
             timeout_s=timeout_s,
             window_s=self._resume_window_s,
+            retries=self._retries,
             stream_id=stream_id,
             have=have,
         ).events()
 
     async def _once(
         self, request: inference_pb2.GenerateRequest, timeout_s: float | None
-    ) -> AsyncIterator[Event]:
-        tries = CallTries(timeout_s, len(self._routers))
+    ) -> AsyncGenerator[Event, None]:
+        tries = CallTries(self._routers, timeout_s, self._retries)
         while True:
             router = self._routers.first
             call = router.stub.Generate(request, timeout=tries.left_s(), metadata=self._metadata)
             try:
                 async with tandem_errors(call):
-                    async for event in call:
-                        tries.over()
-                        if not event.HasField("heartbeat"):
-                            yield event_from_proto(event)
+                    async for wire in call:
+                        tries.over(router)
+                        event = event_from_proto(wire)
+                        if event is not None:
+                            yield event
                 return
-            except NotTaken as failed:
-                self._routers.failed(router)
-                await tries.another(failed)
+            except (NotTaken, TandemError) as failed:
+                await tries.another(router, failed)
             finally:
                 call.cancel()
 
@@ -210,12 +222,10 @@ class Client:
 
         A text is a string or token ids. Of a pair of texts only the second is scored.
         """
-        inputs = [
-            prompt_to_proto(score_prompt(text, top, f"texts[{index}]"))
-            for index, text in enumerate(texts)
-        ]
-        request = inference_pb2.ScoreRequest(
-            request_id=request_id, endpoint=endpoint, tenant=tenant, inputs=inputs, top=top
+        inputs = [score_input(text, f"inputs[{index}]") for index, text in enumerate(texts)]
+        request = inference_pb2.ScoreRequest(inputs=inputs)
+        put_values(
+            request, {"request_id": request_id, "endpoint": endpoint, "tenant": tenant, "top": top}
         )
         answer = await self._unary("Score", request, timeout_s)
         return [scored_from_proto(one) for one in answer.results]
@@ -235,20 +245,22 @@ class Client:
                 return any(found)
         return bool((await self._unary("Cancel", request, self._timeout_s)).found)
 
-    async def model(self) -> ModelCard:
-        """The model that is served; `created` is not carried and is 0."""
+    async def model(self) -> ModelInfo:
+        """The model that is served."""
         request = inference_pb2.GetModelRequest()
         return model_from_proto(await self._unary("GetModel", request, self._timeout_s))
 
     async def _unary(self, method: str, request: message.Message, timeout_s: float | None) -> Any:
-        tries = CallTries(timeout_s, len(self._routers))
+        tries = CallTries(self._routers, timeout_s, self._retries)
         while True:
             router = self._routers.first
             try:
-                return await self._ask(router, method, request, tries.left_s())
-            except NotTaken as failed:
-                self._routers.failed(router)
-                await tries.another(failed)
+                answer = await self._ask(router, method, request, tries.left_s())
+            except (NotTaken, TandemError) as failed:
+                await tries.another(router, failed)
+            else:
+                tries.over(router)
+                return answer
 
     async def _ask(
         self, router: RouterChannel, method: str, request: message.Message, timeout_s: float | None

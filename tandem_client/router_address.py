@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Self
 
 import grpc
 import grpc.aio
 
-from cluster.client.connect_hint import connect_hint
-from engine.errors import ConfigError
-from protos.wire.certificates import ServerCertificate, read, read_authority
+from tandem_client.authorities import read_authority, system_roots
+from tandem_client.errors import ConfigError
 
 _TLS = {"grpcs": True, "https": True, "grpc": False, "http": False}
 
@@ -41,20 +38,7 @@ class RouterAddress:
             raise ConfigError(f"{address!r} is no address: expected host:port or grpcs://host:port")
         if not _TLS.get(scheme, authority is not None):
             return cls(target)
-        return cls(target, _system_roots() if authority is None else read_authority(authority))
-
-    @classmethod
-    def of_own(cls, target: str, certificate: ServerCertificate) -> Self:
-        """A front end that shows exactly this certificate."""
-        return cls(target, certificate.chain, certificate.name)
-
-    async def connect_hint(self) -> str | None:
-        """What to do where a call failed because of TLS or a closed port, else None."""
-        trusting = None
-        if self.roots is not None:
-            trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-            trusting.load_verify_locations(cadata=self.roots.decode(errors="replace"))
-        return await connect_hint(self.target, trusting, "grpcs", self.name)
+        return cls(target, system_roots() if authority is None else read_authority(authority))
 
     def __str__(self) -> str:
         return self.target if self.roots is None else f"grpcs://{self.target}"
@@ -76,10 +60,3 @@ def open_channel(
         return grpc.aio.insecure_channel(known.target, list(options))
     named = [] if known.name is None else [("grpc.ssl_target_name_override", known.name)]
     return grpc.aio.secure_channel(known.target, credentials, [*options, *named])
-
-
-def _system_roots() -> bytes:
-    path = ssl.get_default_verify_paths().cafile
-    if path is None or not Path(path).is_file():
-        raise ConfigError("this system has no file of authorities: name one with --tls-ca")
-    return read(path)

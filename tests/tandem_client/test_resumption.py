@@ -11,11 +11,10 @@ import pytest
 
 from cluster.api import Started, Summary, Tokens
 from cluster.api.event_streams import closing
-from cluster.client import Client, resumption
-from engine import errors
-from tests.cluster.client.routers import two_routers
+from tandem_client import Client, errors, resumption
 from tests.cluster.scripted_generator import raised
 from tests.eventually import eventually
+from tests.tandem_client.routers import two_routers
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 

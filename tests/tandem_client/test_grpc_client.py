@@ -10,10 +10,9 @@ import pytest
 
 from cluster.api import ChatMessage, ChatPrompt, Started, Summary, TextPrompt, TokenPrompt, Tokens
 from cluster.api.error_mapping import TABLE
-from cluster.client import Client
 from cluster.gateway.grpc_server import start
-from engine import errors
 from engine.types.sampling_params import SamplingParams
+from tandem_client import Client, errors
 from tests.cluster.scripted_generator import CARD, ScriptedGenerator, raised
 from tests.eventually import eventually
 
@@ -90,17 +89,17 @@ async def test_each_error_comes_back_as_its_class(client, generator, kind, after
 @pytest.mark.parametrize(
     ("prompt", "options", "field"),
     [
-        ("", {}, "prompt"),
-        ([], {}, "prompt"),
+        ("", {}, "text"),
+        ([], {}, "token_ids"),
         ([-1], {}, "prompt"),
         ([2**40], {}, "prompt"),
         ([10**5000], {}, "prompt"),
-        ([True], {}, "prompt"),
         ([1.0], {}, "prompt"),
         ([9999], {}, "prompt"),
         ("\ud800", {}, "prompt"),
-        ([{"role": "tool", "content": "x"}], {}, "messages[0].role"),
-        ([{"role": "user"}], {}, None),
+        ([{"role": "tool", "content": "x"}], {}, "chat.messages[0].role"),
+        ([{"role": "user"}], {}, "messages[0]"),
+        ([{"role": "user", "content": 5}], {}, "prompt"),
         ("a", {"max_tokens": 2**40}, "max_tokens"),
         ("a", {"temperature": float("nan")}, "temperature"),
         ("a", {"top_p": 0.0}, "top_p"),
@@ -113,6 +112,11 @@ async def test_bad_input(client, prompt, options, field):
     error = await raised(client.complete(prompt, **options))
     assert type(error) is errors.InvalidRequest
     assert error.field == field
+
+
+async def test_an_unknown_option_is_a_mistake_of_the_program(client):
+    with pytest.raises(TypeError, match="max_token"):
+        await client.complete("a", max_token=3)
 
 
 async def test_unknown_names(client):

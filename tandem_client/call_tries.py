@@ -11,8 +11,16 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from cluster.api.error_mapping import error_from_rpc
-from engine.errors import Cancelled, TandemError, Unavailable
+from tandem_client.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    Overloaded,
+    TandemError,
+    Unavailable,
+    retry_after,
+)
+from tandem_client.router_channels import RouterChannel, RouterChannels
+from tandem_client.rpc_errors import error_from_rpc
 
 # Pauses before a call that no router took is tried again. A client may learn of a router's end
 # a moment late.
@@ -34,15 +42,17 @@ class NotTaken(Exception):
 
 
 class CallTries:
-    """The tries of one call. It is tried again while no router took it, as another router may.
+    """The tries of one call, while nothing of an answer came.
 
-    A pause comes after each round over all `routers`.
+    A call that no router took is tried again at the next router, with a pause after each round over
+    all routers. A refused call is tried again `retries` times, when the router said.
     """
 
-    def __init__(self, timeout_s: float | None, routers: int = 1) -> None:
+    def __init__(self, routers: RouterChannels, timeout_s: float | None, retries: int) -> None:
         self._ends_s = None if timeout_s is None else time.monotonic() + timeout_s
         self._pauses_s = list(_PAUSES_S)
         self._routers = routers
+        self._retries = retries
         self._failures = 0
         self._taken = False
 
@@ -50,23 +60,48 @@ class CallTries:
         """Seconds left for all tries together; None without a bound."""
         return None if self._ends_s is None else max(0.0, self._ends_s - time.monotonic())
 
-    def over(self) -> None:
+    def over(self, router: RouterChannel) -> None:
         """Note that a router took the call, so that it is not tried again."""
         self._taken = True
+        router.failed_s = 0.0
 
-    async def another(self, failed: NotTaken) -> None:
+    async def another(self, router: RouterChannel, failed: NotTaken | TandemError) -> None:
         """Wait for the next try; raises the error where no try is left.
 
         A stream that broke raises Unavailable: its router may have died.
         """
+        if isinstance(failed, NotTaken):
+            await self._after_break(router, failed.error)
+        else:
+            await self._after_error(router, failed)
+
+    async def _after_break(self, router: RouterChannel, error: TandemError) -> None:
+        self._routers.failed(router)
         self._failures += 1
-        round_over = self._failures % self._routers == 0
-        if self._taken and isinstance(failed.error, Unavailable):
-            raise Unavailable(f"{_BROKEN} ({failed.error.message})") from None
+        round_over = self._failures % len(self._routers) == 0
+        if self._taken and isinstance(error, Unavailable):
+            raise Unavailable(f"{_BROKEN} ({error.message})") from None
         if self._taken or (round_over and not self._pauses_s):
-            raise failed.error from None
+            raise error from None
         if round_over:
             await asyncio.sleep(self._pauses_s.pop(0))
+
+    async def _after_error(self, router: RouterChannel, error: TandemError) -> None:
+        """As `another`. The time to wait is one router's, so a healthy other one is called at once.
+
+        An Overloaded is of the whole cluster.
+        """
+        wait_s, left_s = retry_after(error), self.left_s()
+        if not self._taken and isinstance(error, Unavailable | DeadlineExceeded):
+            self._routers.failed(router)
+        if self._taken or not self._retries or not isinstance(error, Overloaded | Unavailable):
+            raise error from None
+        if wait_s is None or (isinstance(error, Unavailable) and not self._routers.first.failed_s):
+            wait_s = 0.0
+        if left_s is not None and wait_s >= left_s:
+            raise error from None
+        self._retries -= 1
+        await asyncio.sleep(wait_s)
 
 
 @asynccontextmanager

@@ -1,0 +1,1 @@
+"""The code generated from the public API's definitions in `protos/`."""
