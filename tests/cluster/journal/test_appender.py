@@ -100,7 +100,9 @@ async def _released(owner: Owner, raw: Any) -> None:
 
 
 async def _written_anew_by_a_newer_owner(owner: Owner, raw: Any) -> None:
-    await Owner(owner.store, "b", owner.stream_id, fence=2).create()
+    newer = Owner(owner.store, "b", owner.stream_id, fence=2)
+    await newer.create()
+    assert await newer.write(3) is Appended.WRITTEN
 
 
 async def _cancelled(owner: Owner, raw: Any) -> None:
