@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Any, Self, TypedDict, Unpack
 
@@ -19,7 +19,7 @@ import grpc
 from google.protobuf import message
 
 from tandem_client.call_tries import CallTries, NotTaken, tandem_errors
-from tandem_client.errors import Internal, TandemError
+from tandem_client.errors import DeadlineExceeded, Internal, TandemError
 from tandem_client.events import (
     Event,
     FinishReason,
@@ -36,6 +36,9 @@ from tandem_client.protos import inference_pb2
 from tandem_client.resumption import ResumedStream
 from tandem_client.router_address import Address
 from tandem_client.router_channels import RouterChannel, RouterChannels
+
+# Bound: the time in which a caller that gave up ends its stream.
+_GIVE_UP_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,22 +194,36 @@ class Client:
     async def complete(
         self, prompt: Input, *, timeout_s: float | None = None, **options: Unpack[Options]
     ) -> Completion:
-        """The whole answer: all events of `generate` gathered. Raises a TandemError."""
+        """The whole answer: all events of `generate` gathered. Raises a TandemError.
+
+        A caller that gives up ends the request, on any router where it is `resumable`.
+        """
         started: Started | None = None
         summary: Summary | None = None
         runs: dict[int, list[Tokens]] = {}
-        async for event in self.generate(prompt, timeout_s=timeout_s, **options):
-            match event:
-                case Started():
-                    started = event
-                case Tokens():
-                    runs.setdefault(event.choice, []).append(event)
-                case Summary():
-                    summary = event
+        try:
+            async for event in self.generate(prompt, timeout_s=timeout_s, **options):
+                match event:
+                    case Started():
+                        started = event
+                    case Tokens():
+                        runs.setdefault(event.choice, []).append(event)
+                    case Summary():
+                        summary = event
+        except (asyncio.CancelledError, DeadlineExceeded):
+            if started is not None and started.stream_id:
+                await self._give_up(started.stream_id)
+            raise
         if started is None or summary is None:
             raise Internal("the reply ended early")
         choices = tuple(_gather(runs.get(choice, ())) for choice in range(options.get("n") or 1))
         return Completion(started, choices, summary)
+
+    async def _give_up(self, stream_id: str) -> None:
+        """End a stream that nobody reads any more. Where no router answers, it ends by itself."""
+        with suppress(TandemError, TimeoutError):
+            async with asyncio.timeout(_GIVE_UP_S):
+                await self.cancel(stream_id=stream_id)
 
     async def score(
         self,

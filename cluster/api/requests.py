@@ -39,7 +39,7 @@ class GenerateRequest:
     `max_tokens`. It arrived at `arrived_s` (monotonic); None: when the router gets it.
 
     A `resumable` request outlives its connection. `note` is kept with it for the front end that
-    resumes it.
+    resumes it. A front end may have drawn the `stream_id`; else the router draws it.
     """
 
     prompt: Prompt
@@ -53,6 +53,7 @@ class GenerateRequest:
     arrived_s: float | None = field(default=None, compare=False)
     resumable: bool = False
     note: str = ""
+    stream_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)

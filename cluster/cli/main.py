@@ -11,11 +11,11 @@ import asyncio
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 from cluster.cli.command_parser import CommandParser, VersionAction
-from cluster.cli.sampling_options import add_sampling, sampling_of
-from cluster.cli.tls_options import add_tls, router_address, tls_ca
+from cluster.cli.sampling_options import add_sampling
+from cluster.cli.tls_options import add_tls, router_addresses, tls_ca
 from engine.errors import TandemError, Unavailable
 
 if TYPE_CHECKING:
@@ -43,7 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         configure_logging()
         if hasattr(options, "address"):
             os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its core prints each failed handshake
-            options.address = router_address(options)
+            options.addresses = router_addresses(options)
+            options.address = options.addresses[0]
         return int(options.run(options))
     except TandemError as error:
         print(f"tandem: {' | '.join(error.message.splitlines())}", file=sys.stderr)
@@ -67,37 +68,24 @@ def _serve(options: argparse.Namespace) -> int:
 
 
 def _chat(options: argparse.Namespace) -> int:
-    from cluster.client.terminal import Conversation
+    from cluster.cli.ask import chat
 
-    conversation = Conversation(
-        options.address, options.system, sys.stdout, sampling_of(options), _status_line()
-    )
-    try:
-        with _router_at(options.address):
-            if options.prompt is not None:
-                conversation.ask(options.prompt)
-            else:
-                conversation.loop()
-    finally:
-        conversation.close()
-    return 0
+    with _router_at(options.addresses[0]):
+        return chat(options)
 
 
 def _generate(options: argparse.Namespace) -> int:
-    from cluster.client.terminal import stream_answer, timing
-    from tandem_client import Client
+    from cluster.cli.ask import generate
 
-    async def generate() -> None:
-        async with Client(options.address, api_key=os.environ.get("TANDEM_API_KEY")) as client:
-            _, summary = await stream_answer(
-                client, options.prompt, sys.stdout, _status_line(), **sampling_of(options)
-            )
-        if options.timing:
-            print(timing(summary), file=sys.stderr)
+    with _router_at(options.addresses[0]):
+        return generate(options)
 
-    with _router_at(options.address):
-        asyncio.run(generate())
-    return 0
+
+def _resume(options: argparse.Namespace) -> int:
+    from cluster.cli.ask import resume
+
+    with _router_at(options.addresses[0]):
+        return resume(options)
 
 
 def _status(options: argparse.Namespace) -> int:
@@ -190,11 +178,6 @@ class _router_at:  # noqa: N801
             raise Unavailable(f"router at {self._address}: {hint or error.message}") from None
 
 
-def _status_line() -> TextIO | None:
-    """The terminal for progress lines; None where stderr is no terminal."""
-    return sys.stderr if sys.stderr.isatty() else None
-
-
 def build_parser() -> argparse.ArgumentParser:
     """All commands with their arguments."""
     parser = CommandParser(
@@ -207,14 +190,19 @@ def build_parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     _add_serve(commands)
-    chat = _add_client(commands, "chat", _chat, "Talk with the model.")
+    chat = _add_client(commands, "chat", _chat, "Talk with the model.", several=True)
     chat.add_argument("prompt", nargs="?", help="ask this and exit; without it, a conversation")
     chat.add_argument("--system", help="a system message to begin with")
     add_sampling(chat)
-    generate = _add_client(commands, "generate", _generate, "Continue a text.")
+    generate = _add_client(commands, "generate", _generate, "Continue a text.", several=True)
     generate.add_argument("prompt", metavar="PROMPT", help="the text to continue")
     generate.add_argument("--timing", action="store_true", help="print timings to stderr")
     add_sampling(generate)
+    text = "Print the rest of a resumable stream."
+    resume = _add_client(commands, "resume", _resume, text, several=True)
+    resume.add_argument("stream", metavar="ID", help="its id, as `--resumable` prints it")
+    text = "the tokens of each choice that you have; default: none"
+    resume.add_argument("--have", type=int, nargs="+", metavar="N", help=text)
     status = _add_client(commands, "status", _status, "Show every replica; exit 1 if one is lost.")
     status.add_argument("--json", action="store_true", help="print JSON")
     role = _add_client(commands, "role", _role, "Give a replica another role while it runs.")
@@ -284,13 +272,16 @@ def _add_keys(commands: Any) -> None:
     add_tls(keys)
 
 
-def _add_client(commands: Any, name: str, run: Any, text: str) -> argparse.ArgumentParser:
+def _add_client(
+    commands: Any, name: str, run: Any, text: str, *, several: bool = False
+) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text)
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, several=several)
+    more = "; of several routers, with commas between" if several else ""
     parser.add_argument(
         "--address",
         default=DEFAULT_ADDRESS,
-        help=f"the router's gRPC ({DEFAULT_ADDRESS}); grpcs://host:port with TLS",
+        help=f"the router's gRPC ({DEFAULT_ADDRESS}); grpcs://host:port with TLS{more}",
     )
     add_tls(parser)
     return parser

@@ -36,8 +36,10 @@ def tls_ca(options: argparse.Namespace) -> str | None:
     return found
 
 
-def router_address(options: argparse.Namespace) -> RouterAddress:
-    """The address of `--address`; raises ConfigError."""
+def router_addresses(options: argparse.Namespace) -> list[RouterAddress]:
+    """The addresses of `--address`: one, or for some commands `several`; raises ConfigError."""
     from tandem_client.router_address import RouterAddress
 
-    return RouterAddress.at(options.address, tls_ca(options))
+    authority = tls_ca(options)
+    found = options.address.split(",") if options.several else [options.address]
+    return [RouterAddress.at(one, authority) for one in found]

@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, TextIO
 
-from cluster.api import ChatMessage, Progress, Started, Summary, Tokens
+from cluster.api import ChatMessage, Event, Progress, Started, Summary, Tokens
 
 if TYPE_CHECKING:
-    from typing import Unpack
-
     from tandem_client.grpc_client import Client
     from tandem_client.inputs import Options
     from tandem_client.router_address import Address
@@ -22,19 +20,15 @@ _WHOLE_LINE = "\r\x1b[K"
 
 
 async def stream_answer(
-    client: Client,
-    prompt: str | Sequence[ChatMessage],
-    out: TextIO,
-    status: TextIO | None = None,
-    **options: Unpack[Options],
+    events: AsyncIterator[Event], out: TextIO, status: TextIO | None = None
 ) -> tuple[str, Summary | None]:
-    """Print the reply as it comes; returns its text and the closing summary.
+    """Print a reply as it comes; returns its text and the closing summary.
 
     Progress events are shown in one line of `status`, which is a terminal. The id of a resumable
     stream goes to stderr.
     """
     text, summary, shown = "", None, False
-    async for event in client.generate(prompt, **options):
+    async for event in events:
         if shown and status is not None and not isinstance(event, Progress):
             print(_WHOLE_LINE, end="", file=status, flush=True)
             shown = False
@@ -75,11 +69,11 @@ def timing(summary: Summary | None) -> str:
 
 
 class Conversation:
-    """A conversation with a model over one channel; each turn sends the whole history."""
+    """A conversation with a model over one client; each turn sends the whole history."""
 
     def __init__(
         self,
-        address: Address,
+        addresses: Sequence[Address],
         system: str | None,
         out: TextIO,
         options: Options,
@@ -87,7 +81,7 @@ class Conversation:
     ) -> None:
         self._status = status
         self._runner = asyncio.Runner()
-        self._client = self._runner.run(_connect(address))
+        self._client = self._runner.run(_connect(addresses))
         self._out = out
         self._options = options
         self._messages = [ChatMessage("system", system)] if system else []
@@ -95,8 +89,8 @@ class Conversation:
     def ask(self, question: str) -> None:
         """Stream the answer; a turn that fails or is interrupted leaves the history as it was."""
         turn = [*self._messages, ChatMessage("user", question)]
-        answer = stream_answer(self._client, turn, self._out, self._status, **self._options)
-        text, _ = self._runner.run(answer)
+        events = self._client.generate(turn, **self._options)
+        text, _ = self._runner.run(stream_answer(events, self._out, self._status))
         self._messages = [*turn, ChatMessage("assistant", text)]
 
     def loop(self) -> None:
@@ -115,12 +109,12 @@ class Conversation:
                 print(" [cancelled]", file=self._out, flush=True)
 
     def close(self) -> None:
-        """Close the channel."""
+        """Close the client."""
         self._runner.run(self._client.close())
         self._runner.close()
 
 
-async def _connect(address: Address) -> Client:
+async def _connect(addresses: Sequence[Address]) -> Client:
     from tandem_client.grpc_client import Client
 
-    return Client(address, api_key=os.environ.get("TANDEM_API_KEY"))
+    return Client(addresses, api_key=os.environ.get("TANDEM_API_KEY"))

@@ -29,9 +29,8 @@ async def answer_demo(router: RouterAddress, out: TextIO, progress: StartupProgr
         prompts = ([ChatMessage("user", DEMO_QUESTION)], DEMO_QUESTION)
         for prompt in prompts:
             try:
-                _, summary = await stream_answer(
-                    client, prompt, out, max_tokens=_DEMO_TOKENS, temperature=0.0
-                )
+                events = client.generate(prompt, max_tokens=_DEMO_TOKENS, temperature=0.0)
+                _, summary = await stream_answer(events, out)
             except TandemError as error:
                 if isinstance(error, InvalidRequest) and prompt is not prompts[-1]:
                     continue

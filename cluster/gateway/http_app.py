@@ -185,8 +185,9 @@ class HttpGateway:
         headers = {"x-request-id": call.request_id}
         reply = OpenAIReply(form, call, self._generator)
         if call.stream:
-            failed, late = partial(_failed, request), partial(_late_headers, reply)
-            return EventStream(reply.events(), headers, self._stall_s, failed, late)
+            if reply.stream_id:
+                headers[STREAM_HEADER] = reply.stream_id
+            return EventStream(reply.events(), headers, self._stall_s, partial(_failed, request))
         return await self._whole(request, call, reply)
 
     async def _whole(
@@ -212,11 +213,6 @@ class HttpGateway:
             "endpoints": list(card.endpoints),
             "lanes": dict(zip(card.endpoints, card.lanes, strict=False)),
         }
-
-
-def _late_headers(reply: OpenAIReply) -> dict[str, str]:
-    """The headers that the first event of a reply decides."""
-    return {} if reply.stream_id is None else {STREAM_HEADER: reply.stream_id}
 
 
 def _answering(endpoint: Endpoint) -> Endpoint:

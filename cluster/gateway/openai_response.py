@@ -14,6 +14,7 @@ from cluster.gateway.answers.stream_note import StreamNote
 from cluster.gateway.openai_chunks import Json, UsageCount
 from cluster.gateway.openai_requests import OpenAICall
 from cluster.gateway.sse import dump, dump_large
+from cluster.journal.keys import new_stream_id
 from engine.errors import Internal, InvalidRequest
 from engine.types.sequence import FinishReason, SampledToken
 
@@ -32,11 +33,15 @@ class _ReplyChoice:
 
 
 class OpenAIReply:
-    """One call's reply; take either `whole()` or `events()`. `form` is a key of FORMS."""
+    """One call's reply; take either `whole()` or `events()`. `form` is a key of FORMS.
+
+    `stream_id` is the id that its stream will have, or empty where it is not resumable.
+    """
 
     def __init__(self, form: str, call: OpenAICall, generator: Generator) -> None:
         self._note = StreamNote.of(form, call)
         self._call = call
+        self.stream_id = new_stream_id() if call.requests[0].resumable else ""
         self._generator = generator
         self._model = generator.model.name
         self._top = call.requests[0].sampling.logprobs
@@ -71,11 +76,6 @@ class OpenAIReply:
         """Server-sent events, only comments before the first token; raises a TandemError."""
         return self._chunks.events(self._merged())
 
-    @property
-    def stream_id(self) -> str | None:
-        """The id of the stream, once it has begun; None if it is not resumable."""
-        return self._chunks.stream_id
-
     def _document(self) -> Json:
         choices = [self._whole_choice(number, one) for number, one in enumerate(self._choices)]
         return {
@@ -97,7 +97,8 @@ class OpenAIReply:
     def _merged(self) -> AsyncIterator[tuple[int, Event]]:
         requests = self._call.requests
         if requests[0].resumable:
-            requests = (replace(requests[0], note=self._note.text()),)
+            note, stream_id = self._note.text(), self.stream_id
+            requests = (replace(requests[0], note=note, stream_id=stream_id),)
         return merge([self._generator.generate(request) for request in requests])
 
     def _number(self, prompt_index: int, event: Tokens) -> int:

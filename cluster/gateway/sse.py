@@ -83,7 +83,7 @@ class EventStream(Response):
     Nothing is sent before the first event: `failed` makes the answer of an error in its place. A
     later error is sent as an event with OpenAI's error form, and `retry_after_ms` if there is a
     retry time. The stream then ends without `[DONE]`. A stream whose client reads nothing for
-    `stall_s` ends. `late` gives further headers when the first event has come.
+    `stall_s` ends.
     """
 
     media_type = "text/event-stream"
@@ -94,7 +94,6 @@ class EventStream(Response):
         headers: Mapping[str, str],
         stall_s: float,
         failed: Callable[[Exception], Response],
-        late: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
         self.status_code = 200
         self.background = None
@@ -102,7 +101,6 @@ class EventStream(Response):
         self._events = events
         self._stall_s = stall_s
         self._failed = failed
-        self._late = late
         self.init_headers({"cache-control": "no-cache", "x-accel-buffering": "no", **headers})
         del self.headers["content-length"]
 
@@ -124,7 +122,6 @@ class EventStream(Response):
             await self._send_all(first, send)
 
     async def _send_all(self, first: bytes, send: Send) -> None:
-        self.headers.update(self._late())
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         try:
             async with StallWatch(self._stall_s) as watch:

@@ -4,10 +4,11 @@ The parts of the streams follow each other in one text, because an argument for 
 cost more time than all else. `scripts.APPEND` reads it:
 
     id (22 bytes) | fence (4) | flags (1) | sequence number of the first entry (4) | entries (4)
-    with the flag CREATE: the sealed request, the owner, the tenant
+    with the flag CREATE: the sealed request, the tenant
     the entries
 
-Each text has its length (4 bytes) before it. Numbers are big-endian.
+Each text has its length (4 bytes) before it. Numbers are big-endian. A part with the flag CHECK is
+checked against what Redis has of the stream.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from cluster.journal.keys import ID_CHARACTERS
 
 CREATE = 1
 ENDED = 2
+CHECK = 4
 _head = struct.Struct(f">{ID_CHARACTERS}sIBII").pack
 _length = struct.Struct(">I").pack
 
@@ -42,30 +44,40 @@ class Appended(StrEnum):
     TORN = "t"
 
 
+_ANSWERS = {ord(one.value): one for one in Appended}
+
+
 @dataclass(frozen=True, slots=True)
 class NewStream:
     """The fields of a stream that is created."""
 
     request: bytes
-    owner: bytes
     tenant: bytes
 
 
 def part(
     stream_id: bytes,
     fence: int,
+    flags: int,
     created: NewStream | None,
     first: int,
     entries: Sequence[bytes],
-    *,
-    ended: bool,
 ) -> bytes:
-    """The part of one stream; `first` is the sequence number of the first of the `entries`."""
-    flags = (0 if created is None else CREATE) | (ENDED if ended else 0)
-    pieces = [_head(stream_id, fence, flags, first, len(entries))]
+    """The part of one stream; `first` is the sequence number of the first of the `entries`.
+
+    The entries have their lengths before them (`framed`). A stream is `created` with CREATE alone.
+    """
+    head = _head(stream_id, fence, flags, first, len(entries))
     if created is not None:
-        for text in (created.request, created.owner, created.tenant):
-            pieces += (_length(len(text)), text)
-    for entry in entries:
-        pieces += (_length(len(entry)), entry)
-    return b"".join(pieces)
+        head += framed(created.request) + framed(created.tenant)
+    return b"".join((head, *entries))
+
+
+def framed(text: bytes) -> bytes:
+    """A text with its length before it."""
+    return _length(len(text)) + text
+
+
+def read_answers(letters: bytes) -> list[Appended]:
+    """The answers for the streams of a batch, in their order."""
+    return [_ANSWERS[letter] for letter in letters]

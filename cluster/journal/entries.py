@@ -1,7 +1,16 @@
-"""Entries of the journal as bytes, and back: tokens, the summary, or the failure of a stream."""
+"""Entries of the journal as bytes, and back: tokens, the summary, or the failure of a stream.
+
+Nearly all entries are tokens alone. They have a form of their own, which takes a tenth of the time
+of protobuf. All others are a JournaledEvent. No protobuf message begins with a zero.
+
+    0 (1 byte) | choice (1) | finish reason (1) | index (4) | ids (4) | the ids (4 each) | text
+
+Numbers are big-endian, and the text is UTF-8.
+"""
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
@@ -10,8 +19,9 @@ from cluster.api import Event, GenerateRequest, Started, Summary, Tokens
 from cluster.api.error_mapping import error_from_failure
 from cluster.api.proto_convert import event_to_proto, request_to_proto
 from engine.errors import Internal, TandemError
+from engine.types.sequence import FinishReason
 from protos import journal_pb2
-from protos.convert import tokens_to_proto
+from protos.convert import tokens_to_proto, valid_text
 from protos.status import failure_to_proto
 from tandem_client.messages import event_from_proto, tokens_from_proto
 from tandem_client.protos import inference_pb2
@@ -19,8 +29,11 @@ from tandem_client.protos import inference_pb2
 # What an entry holds. Other events are not journaled.
 JOURNALED = (Tokens, Summary, TandemError)
 Journaled = Tokens | Summary | TandemError
-# The key of the field `tokens` of a JournaledEvent in protobuf's encoding: field 1, bytes.
-_TOKENS_KEY = b"\x0a"
+_TOKENS = 0
+_HEAD = struct.Struct(">BBBII")
+_one_token = struct.Struct(">BBBIII").pack
+_REASONS: tuple[FinishReason | None, ...] = (None, "stop", "length")
+_REASON_CODES = {reason: code for code, reason in enumerate(_REASONS)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,16 +119,16 @@ def merged(events: list[Event | TandemError]) -> list[Event | TandemError]:
 def entry_bytes(event: Journaled, first: FirstTokenStages | None) -> bytes:
     """The event of an entry as bytes, without a seal."""
     if isinstance(event, Tokens):
+        if first is None and not event.sampled:
+            return _packed(event)
         run = tokens_to_proto(
             event.choice, event.index, event.ids, event.text, event.finish_reason, event.sampled
-        ).SerializeToString()
-        if first is None:
-            # As a JournaledEvent with these tokens is encoded, in half of the time.
-            return b"".join((_TOKENS_KEY, _varint(len(run)), run))
-        wire = journal_pb2.JournaledEvent(tokens=inference_pb2.Tokens.FromString(run))
-        wire.first.queue_s, wire.first.prefill_s = first.queue_s, first.prefill_s
-        wire.first.ttft_s, wire.first.cached_tokens = first.ttft_s, first.cached_tokens
-        wire.first.decode_replica = first.decode_replica
+        )
+        wire = journal_pb2.JournaledEvent(tokens=run)
+        if first is not None:
+            wire.first.queue_s, wire.first.prefill_s = first.queue_s, first.prefill_s
+            wire.first.ttft_s, wire.first.cached_tokens = first.ttft_s, first.cached_tokens
+            wire.first.decode_replica = first.decode_replica
     elif isinstance(event, Summary):
         wire = journal_pb2.JournaledEvent(summary=event_to_proto(event).summary)
     else:
@@ -126,9 +139,11 @@ def entry_bytes(event: Journaled, first: FirstTokenStages | None) -> bytes:
 def read_entry(sequence: int, payload: bytes, sealed: bytes) -> JournalEntry | None:
     """The entry with these bytes; None where they cannot be read."""
     try:
+        if payload and payload[0] == _TOKENS:
+            return JournalEntry(sequence, _unpacked(payload), None, sealed)
         wire = journal_pb2.JournaledEvent.FromString(payload)
         event = _event(wire)
-    except (DecodeError, Internal):
+    except (DecodeError, Internal, struct.error, IndexError, UnicodeDecodeError):
         return None
     first = None
     if wire.HasField("first"):
@@ -157,12 +172,22 @@ def _event(wire: journal_pb2.JournaledEvent) -> Journaled:
             raise Internal("an entry of a kind that this version does not know")
 
 
-def _varint(number: int) -> bytes:
-    if number < 128:
-        return bytes((number,))
-    parts = bytearray()
-    while number > 127:
-        parts.append(number & 127 | 128)
-        number >>= 7
-    parts.append(number)
-    return bytes(parts)
+def _packed(event: Tokens) -> bytes:
+    """Tokens without log-probabilities in their own form."""
+    ids, reason = event.ids, _REASON_CODES[event.finish_reason]
+    try:
+        text = event.text.encode()
+    except UnicodeEncodeError:
+        text = valid_text(event.text).encode()
+    if len(ids) == 1:
+        return _one_token(_TOKENS, event.choice, reason, event.index, 1, ids[0]) + text
+    head = _HEAD.pack(_TOKENS, event.choice, reason, event.index, len(ids))
+    return head + struct.pack(f">{len(ids)}I", *ids) + text
+
+
+def _unpacked(payload: bytes) -> Tokens:
+    """The tokens in their own form; raises struct.error, IndexError or UnicodeDecodeError."""
+    _, choice, reason, index, count = _HEAD.unpack_from(payload)
+    ids = struct.unpack_from(f">{count}I", payload, _HEAD.size)
+    text = payload[_HEAD.size + 4 * count :].decode()
+    return Tokens(choice, index, ids, text, _REASONS[reason])

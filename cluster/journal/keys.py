@@ -5,6 +5,8 @@
     tandem:stream:<id>:events      a Redis stream; the id of an entry is its sequence number, from 1
     tandem:journal:epoch           drawn when the journal began here; lost with the data
     tandem:journal:alive:<router>  a lease, while the router renews it
+    tandem:journal:turn:<router>   names the last batch of the router; removed once another router
+                                   changed a stream of it, which it checks then
     tandem:journal:inbox:<router>  stream ids that the router is to cancel
     tandem:journal:tenant:<name>   the stream ids of a tenant, each with the time when it expires
 
@@ -65,6 +67,10 @@ class JournalKeys:
     def alive(self, router: str) -> str:
         """The lease of a router."""
         return f"{self.alive_prefix}{router}"
+
+    def turn(self, router: str) -> str:
+        """The last batch of a router."""
+        return f"{self.prefix}journal:turn:{router}"
 
     def inbox(self, router: str) -> str:
         """The orders to a router."""

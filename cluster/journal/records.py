@@ -27,9 +27,10 @@ _ENTRIES = "journal entries"
 _HMAC_BYTES = 32
 _FENCE_BYTES = 4
 _MAC_BYTES = 16
+_LENGTH_BYTES = 4
 _HEAD_BYTES = _FENCE_BYTES + _MAC_BYTES
 _bound = struct.Struct(">QI").pack
-_fence = struct.Struct(">I").pack
+_framed_head = struct.Struct(f">II{_MAC_BYTES}s").pack
 
 
 class EntrySeal:
@@ -41,24 +42,20 @@ class EntrySeal:
         # Copied for each entry, which costs half of a new one.
         self._keyed = hashlib.blake2b(key=key, digest_size=_MAC_BYTES)
 
-    def sealed(self, sequence: int, fence: int, payload: bytes) -> bytes:
-        """The entry with that sequence number, written under that fence."""
-        return _fence(fence) + self._mac(sequence, fence, payload) + payload
+    def framed(self, sequence: int, fence: int, payload: bytes) -> bytes:
+        """The entry with that sequence number, written under that fence, as `batches.framed`."""
+        keyed = self._keyed.copy()
+        keyed.update(_bound(sequence, fence) + payload)
+        return _framed_head(_HEAD_BYTES + len(payload), fence, keyed.digest()) + payload
 
     def opened(self, sequence: int, entry: bytes) -> tuple[int, bytes] | None:
         """The fence and the payload of an entry; None where its seal does not fit."""
         if len(entry) < _HEAD_BYTES:
             return None
         fence, payload = int.from_bytes(entry[:_FENCE_BYTES], "big"), entry[_HEAD_BYTES:]
-        mac = self._mac(sequence, fence, payload)
-        if not hmac.compare_digest(entry[_FENCE_BYTES:_HEAD_BYTES], mac):
+        if not hmac.compare_digest(entry, self.framed(sequence, fence, payload)[_LENGTH_BYTES:]):
             return None
         return fence, payload
-
-    def _mac(self, sequence: int, fence: int, payload: bytes) -> bytes:
-        keyed = self._keyed.copy()
-        keyed.update(_bound(sequence, fence) + payload)
-        return keyed.digest()
 
 
 class JournalSeal:

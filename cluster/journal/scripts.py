@@ -2,22 +2,30 @@
 
 A stream has one owner, and a fence that rises with each new owner. A writer names the fence under
 which it owns the stream. Redis refuses its entries once the fence is another one.
+
+A fence is compared where something may have changed. Whatever changes a stream removes the name of
+its owner's last batch (`JournalKeys.turn`). Then the owner has each of its streams checked again.
 """
 
 from __future__ import annotations
 
-# ARGV: prefix, epoch, time to live of a running and of an ended stream (ms), the batch.
-# Answers with a letter for each stream (batches.Appended), or with "" where the epoch is another.
+# ARGV: prefix, epoch, time to live of a running and of an ended stream (ms), router, the name of
+# its last batch or "", the name of this batch, the batch.
+# Answers with a letter for each stream (batches.Appended), or with "" where the epoch is another
+# or the last batch is: another router changed a stream of this one, or Redis lost the batch.
 APPEND = """
-local prefix, epoch, batch = ARGV[1], ARGV[2], ARGV[5]
+local prefix, router, batch = ARGV[1], ARGV[5], ARGV[8]
 local life, kept = tonumber(ARGV[3]), tonumber(ARGV[4])
-if redis.call('GET', prefix .. 'journal:epoch') ~= epoch then return '' end
-local clock = redis.call('TIME')
-local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+local streams, turn = prefix .. 'stream:', prefix .. 'journal:turn:' .. router
+if redis.call('GET', prefix .. 'journal:epoch') ~= ARGV[2] then return '' end
+if ARGV[6] ~= '' and redis.call('GET', turn) ~= ARGV[6] then return '' end
+redis.call('SET', turn, ARGV[7], 'PX', life)
 
-local function create(key, id, fence, request, owner, tenant)
+local function create(key, id, fence, request, tenant)
+  local clock = redis.call('TIME')
+  local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
   redis.call('DEL', key, key .. ':events')
-  redis.call('HSET', key, 'request', request, 'owner', owner, 'tenant', tenant, 'fence', fence)
+  redis.call('HSET', key, 'request', request, 'owner', router, 'tenant', tenant, 'fence', fence)
   redis.call('PEXPIRE', key, life)
   local index = prefix .. 'journal:tenant:' .. tenant
   redis.call('ZREMRANGEBYSCORE', index, '-inf', now)
@@ -31,20 +39,18 @@ local function holed(events)
   return redis.call('EXISTS', events) == 1 and redis.call('XLEN', events) ~= length
 end
 
-local at, answers = 1, {}
-while at <= #batch do
-  local id, fence, flags, first, count
-  id, fence, flags, first, count, at = struct.unpack('>c22I4BI4I4', batch, at)
-  local key = prefix .. 'stream:' .. id
-  local known = redis.call('HMGET', key, 'fence', 'cancelled')
-  local current = tonumber(known[1] or 0) or 0
+local function checked(id, fence, flags, first, count, at)
+  local key = streams .. id
   local events = key .. ':events'
+  local known = redis.call('HMGET', key, 'fence', 'cancelled', 'owner')
+  local current, owner = tonumber(known[1] or 0) or 0, known[3]
   if flags % 2 == 1 then
-    local request, owner, tenant
-    request, owner, tenant, at = struct.unpack('>I4c0I4c0I4c0', batch, at)
+    local request, tenant
+    request, tenant, at = struct.unpack('>I4c0I4c0', batch, at)
     if current < fence then
-      create(key, id, fence, request, owner, tenant)
-      current = fence
+      if owner and owner ~= router then redis.call('DEL', prefix .. 'journal:turn:' .. owner) end
+      create(key, id, fence, request, tenant)
+      current, owner = fence, router
     elseif current == fence and holed(events) then
       redis.call('DEL', events)
     end
@@ -60,17 +66,31 @@ while at <= #batch do
       end
     end
   end
-  if whole then
-    if first == 1 and count > 0 then redis.call('PEXPIRE', events, redis.call('PTTL', key)) end
-    if flags >= 2 then
-      redis.call('HSET', key, 'ended', '1')
-      redis.call('PEXPIRE', key, kept)
-      redis.call('PEXPIRE', events, kept)
-    end
-    answers[#answers + 1] = known[2] and 'c' or 'w'
-  else
-    answers[#answers + 1] = current == fence and 't' or current == 0 and 'g' or 'f'
+  if not whole then return current == fence and 't' or current == 0 and 'g' or 'f', at end
+  if owner ~= router then redis.call('HSET', key, 'owner', router) end
+  if first == 1 and count > 0 then redis.call('PEXPIRE', events, redis.call('PTTL', key)) end
+  if math.floor(flags / 2) % 2 == 1 then
+    redis.call('HSET', key, 'ended', '1')
+    redis.call('PEXPIRE', key, kept)
+    redis.call('PEXPIRE', events, kept)
   end
+  return known[2] and 'c' or 'w', at
+end
+
+local at, answers = 1, {}
+while at <= #batch do
+  local id, fence, flags, first, count
+  id, fence, flags, first, count, at = struct.unpack('>c22I4BI4I4', batch, at)
+  local answer, added
+  if flags == 0 and count == 1 then
+    -- Nothing changed since the last batch: the stream is whole, and this router's, or gone.
+    local entry, after = struct.unpack('>I4c0', batch, at)
+    added = redis.pcall('XADD', streams .. id .. ':events', 'NOMKSTREAM', first .. '-0', 'e', entry)
+    if type(added) == 'string' then answer, at = 'w', after end
+  end
+  if not answer then answer, at = checked(id, fence, flags, first, count, at) end
+  if not at then return answer end
+  answers[#answers + 1] = answer
 end
 return table.concat(answers)
 """
@@ -94,7 +114,7 @@ return {known[1], known[2], known[3] and 1 or 0, known[4] and 1 or 0, alive, req
 """
 
 # KEYS: stream, events. ARGV: router, prefix of the leases, time to live of a running stream (ms),
-# prefix of the tenants' indices, stream id.
+# prefix of the tenants' indices, stream id, prefix of the names of last batches.
 # Answers with the outcome, the fence, and whether the stream is to be cancelled.
 TAKE_OVER = """
 local known = redis.call('HMGET', KEYS[1], 'owner', 'ended', 'cancelled', 'tenant')
@@ -103,6 +123,7 @@ if known[2] then return {'ended', 0, 0} end
 if known[1] ~= ARGV[1] and redis.call('EXISTS', ARGV[2] .. known[1]) == 1 then
   return {'held', 0, 0}
 end
+redis.call('DEL', ARGV[6] .. known[1])
 local fence = redis.call('HINCRBY', KEYS[1], 'fence', 1)
 redis.call('HSET', KEYS[1], 'owner', ARGV[1])
 redis.call('PEXPIRE', KEYS[1], ARGV[3])
@@ -113,14 +134,17 @@ redis.call('PEXPIRE', index, ARGV[3])
 return {'taken', fence, known[3] and 1 or 0}
 """
 
-# KEYS: stream. ARGV: router. The stream is nobody's then, and any router can take it over.
+# KEYS: stream, the name of the router's last batch. ARGV: router.
+# The stream is nobody's then, and any router can take it over.
 RELEASE = """
 if redis.call('HGET', KEYS[1], 'owner') == ARGV[1] then
   redis.call('HSET', KEYS[1], 'owner', '')
+  redis.call('DEL', KEYS[2])
 end
 """
 
-# KEYS: stream. ARGV: prefix of the inboxes, stream id, most orders, time to live of an inbox (ms).
+# KEYS: stream. ARGV: prefix of the inboxes, stream id, most orders, time to live of an inbox (ms),
+# prefix of the names of last batches.
 # Answers with 1 where the stream still runs.
 CANCEL = """
 local known = redis.call('HMGET', KEYS[1], 'owner', 'ended')
@@ -130,6 +154,7 @@ local inbox = ARGV[1] .. known[1]
 redis.call('RPUSH', inbox, ARGV[2])
 redis.call('LTRIM', inbox, -tonumber(ARGV[3]), -1)
 redis.call('PEXPIRE', inbox, ARGV[4])
+redis.call('DEL', ARGV[5] .. known[1])
 return 1
 """
 

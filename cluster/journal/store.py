@@ -14,7 +14,7 @@ from cluster.config.tls import RedisTlsConfig
 from cluster.discovery.redis_client import answered, open_client
 from cluster.discovery.timed_seal import MOST_AGE_S
 from cluster.journal import scripts
-from cluster.journal.batches import Appended
+from cluster.journal.batches import Appended, read_answers
 from cluster.journal.entries import JournalEntry, read_entry
 from cluster.journal.keys import JournalKeys, is_stream_id
 from cluster.journal.records import JournalSeal
@@ -153,15 +153,19 @@ class JournalStore:
         """End the lease of a router, so that others may take its streams over at once."""
         await self._call(self._client.delete(self.keys.alive(router)))
 
-    async def append(self, epoch: str, parts: Sequence[bytes]) -> list[Appended] | None:
-        """Append to streams, one part each (batches.part). None: the epoch is another one.
+    async def append(
+        self, writer: str, epoch: str, last: str, turn: str, parts: Sequence[bytes]
+    ) -> list[Appended] | None:
+        """Append a batch to streams of the router `writer`, one part each (batches.part).
 
-        A part that was applied before changes nothing, and is answered in the same way.
+        None: the epoch is another one, or its `last` batch is, and nothing was written. Without
+        `last` each part must have the flag CHECK or CREATE. `turn` names this batch. A checked
+        part that was applied before changes nothing, and is answered in the same way.
         """
         life = _ms(self.life.whole_s), _ms(self.life.keep_s)
-        args = (self.keys.prefix, epoch, *life, b"".join(parts))
+        args = (self.keys.prefix, epoch, *life, writer, last, turn, b"".join(parts))
         answers: bytes = await self._call(self._append(args=args), self.timeout_s)
-        return [Appended(letter) for letter in answers.decode()] or None
+        return read_answers(answers) or None
 
     async def find(self, stream_id: str, tenant: str | None) -> StoredStream:
         """A tenant's stream, or with None anybody's; NotFound where there is none of that id."""
@@ -212,13 +216,14 @@ class JournalStore:
         """
         keys = [self.keys.stream(stream_id), self.keys.events(stream_id)]
         life_ms, index = _ms(self.life.whole_s), self.keys.tenant("")
-        args = (router, self.keys.alive_prefix, life_ms, index, stream_id)
+        args = (router, self.keys.alive_prefix, life_ms, index, stream_id, self.keys.turn(""))
         outcome, fence, cancelled = await self._call(self._take_over(keys=keys, args=args))
         return TakeOver(outcome.decode(), fence, bool(cancelled))
 
     async def release(self, stream_id: str, router: str) -> None:
         """Let any router take over a stream that this router owns and does not run."""
-        await self._call(self._release(keys=[self.keys.stream(stream_id)], args=(router,)))
+        keys = [self.keys.stream(stream_id), self.keys.turn(router)]
+        await self._call(self._release(keys=keys, args=(router,)))
 
     async def cancel(self, stream_id: str, tenant: str | None) -> bool:
         """Have the owner of a tenant's stream cancel it; False where the tenant has none running.
@@ -229,8 +234,9 @@ class JournalStore:
             await self.find(stream_id, tenant)
         except NotFound:
             return False
-        keys, args = [self.keys.stream(stream_id)], (self.keys.inbox(""), stream_id, _ORDERS)
-        return bool(await self._call(self._cancel(keys=keys, args=(*args, _ms(_INBOX_S)))))
+        keys, limits = [self.keys.stream(stream_id)], (_ORDERS, _ms(_INBOX_S))
+        args = (self.keys.inbox(""), stream_id, *limits, self.keys.turn(""))
+        return bool(await self._call(self._cancel(keys=keys, args=args)))
 
     async def listened_ago_s(self, stream_id: str) -> float | None:
         """How long ago a reader on any router listened to a stream; None: none did."""

@@ -13,8 +13,8 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from cluster.api import Event, Resumability, Summary, Tokens
-from cluster.journal.batches import Appended, NewStream, part
+from cluster.api import Event, Resumability, Started, Summary, Tokens
+from cluster.journal.batches import CHECK, CREATE, ENDED, Appended, NewStream, framed, part
 from cluster.journal.entries import (
     JOURNALED,
     FirstTokenStages,
@@ -55,6 +55,7 @@ class JournaledStream:
         "_watchers",
         "_written",
         "cancelled",
+        "checked",
         "closed",
         "fence",
         "lost",
@@ -78,8 +79,9 @@ class JournaledStream:
         self.fence = fence
         self._name = stream_id.encode()
         self.suspended = self.closed = self.lost = False
-        # For the writer: it is in a queue there, and was told to be cancelled.
-        self.ready = self.cancelled = False
+        # For the writer: it is in a queue there, and was told to be cancelled. And Redis has
+        # checked that the stream is this router's, and nothing changed since.
+        self.ready = self.cancelled = self.checked = False
         self._seal = seal
         self._new = new
         self._on_event = on_event
@@ -87,7 +89,8 @@ class JournaledStream:
         self._wake = wake
         # A stream with entries was taken over.
         self._created = entries is not None
-        self._entries = list(entries or ())
+        # Framed, as a batch has them.
+        self._entries = [framed(entry) for entry in entries or ()]
         self._sent = self._written = len(self._entries)
         self._held: list[Event | TandemError] = []
         # Events on their way to Redis, each with the number of entries that must be there first.
@@ -99,13 +102,19 @@ class JournaledStream:
     @property
     def pending(self) -> bool:
         """Whether something is left to write."""
-        unwritten = self._written < len(self._entries) or bool(self._held)
-        return not (self.lost or self._forgotten) and (unwritten or not self._created)
+        if self.lost or self._forgotten:
+            return False
+        return bool(self._held) or self._written < len(self._entries) or not self._created
 
     @property
     def over(self) -> bool:
         """Whether nothing is left to write: the stream has ended, was lost, or was removed."""
         return self.lost or self._forgotten or (self.closed and not self.pending)
+
+    def begin(self) -> None:
+        """Have the request written, if no token was put yet."""
+        if not self._created and self.pending:
+            self._wake(self, False)
 
     def put(self, event: Event | TandemError, first: FirstTokenStages | None = None) -> None:
         """Add an event; it is handed on once Redis has it. A Summary or an error is the last.
@@ -130,7 +139,8 @@ class JournaledStream:
             self._tell()
             return
         self._held.append(event)
-        if not self.ready or urgent:
+        # Until `begin` Started waits for the first token, so that one call writes both.
+        if urgent or not (self.ready or isinstance(event, Started)):
             self._wake(self, urgent)
 
     def watch(self, woken: asyncio.Event) -> Callable[[], None]:
@@ -146,19 +156,24 @@ class JournaledStream:
                 if isinstance(event, JOURNALED):
                     self._record(event)
                 self._flying.append((len(self._entries), event))
-        begin, size = self._written, 0
-        self._sent = begin
-        while self._sent < len(self._entries) and (size < most_bytes or self._sent == begin):
-            size += len(self._entries[self._sent])
-            self._sent += 1
-        ended = self.closed and self._sent == len(self._entries)
-        new = None if self._created else self._new
-        entries = self._entries[begin : self._sent]
-        return part(self._name, self.fence, new, begin + 1, entries, ended=ended)
+        begin, end, size = self._written, self._written, 0
+        every = len(self._entries)
+        while end < every and (size < most_bytes or end == begin):
+            size += len(self._entries[end])
+            end += 1
+        self._sent = end
+        flags, new = 0 if self.checked else CHECK, None
+        if not self._created:
+            flags, new = flags | CREATE, self._new
+        if self.closed and end == every:
+            flags |= ENDED
+        return part(self._name, self.fence, flags, new, begin + 1, self._entries[begin:end])
 
     def answered(self, answer: Appended) -> None:
         """Act on the answer to the gathered part: hand on, or be lost."""
-        if answer is Appended.FENCED:
+        if answer is Appended.WRITTEN or answer is Appended.CANCELLED:
+            self._acknowledged()
+        elif answer is Appended.FENCED:
             self.lost = True
             self.drop()
             self._on_lost()
@@ -166,10 +181,8 @@ class JournaledStream:
             self.suspend()
             self._forgotten = True
             self.drop()
-        elif answer is Appended.TORN:
-            self.restart()
         else:
-            self._acknowledged()
+            self.restart()
         for woken in self._watchers:
             woken.set()
 
@@ -201,15 +214,16 @@ class JournaledStream:
         self._written = 0
 
     def _acknowledged(self) -> None:
-        self._created = True
+        self._created = self.checked = True
         self._written = self._sent
         # The rest of a short backlog goes with the next entries, and later events wait for it.
         if self.suspended and len(self._entries) - self._written <= _FEW_ENTRIES:
             self.suspended = False
             if self._told and not self.closed:
                 self._flying.append((len(self._entries), Resumability(suspended=False)))
-        while self._flying and self._flying[0][0] <= self._written:
-            self._on_event(self._flying.popleft()[1])
+        flying, written = self._flying, self._written
+        while flying and flying[0][0] <= written:
+            self._on_event(flying.popleft()[1])
 
     def _pass_on(self, event: Event | TandemError) -> None:
         if isinstance(event, JOURNALED) and not self._forgotten:
@@ -221,7 +235,7 @@ class JournaledStream:
         if self._firsts and isinstance(event, Tokens):
             first = self._firsts.pop(event.choice, None)
         payload = entry_bytes(event, first)
-        self._entries.append(self._seal.sealed(len(self._entries) + 1, self.fence, payload))
+        self._entries.append(self._seal.framed(len(self._entries) + 1, self.fence, payload))
 
     def _tell(self) -> None:
         if not self._told and not self.closed:

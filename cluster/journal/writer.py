@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
+from cluster.journal.appender import BatchAppender
 from cluster.journal.batches import Appended, NewStream
 from cluster.journal.entries import JournalEntry
 from cluster.journal.store import JournalStore, TakeOver
@@ -47,7 +48,8 @@ class JournalWriter:
         self._router = router
         self._on_cancel = on_cancel
         self._streams: dict[str, JournaledStream] = {}
-        # Streams with something to write, and streams with a backlog, which come last.
+        # Streams with a first token, with something else to write, and with a backlog, in order.
+        self._first: deque[JournaledStream] = deque()
         self._ready: deque[JournaledStream] = deque()
         self._backlog: deque[JournaledStream] = deque()
         self._ended_s: dict[str, float] = {}
@@ -55,10 +57,11 @@ class JournalWriter:
         # Streams that this router took and did not adopt.
         self._unused: set[str] = set()
         self._epoch: str | None = None
+        self._appender = BatchAppender(store, router)
         self._suspended = True
         self._loop = asyncio.get_running_loop()
         self._well_since_s = self._beat_due_s = self._paced_s = self._loop.time()
-        self._urgent = self._pacing = False
+        self._pacing = False
         self._excuses = 0
         self._waiting: asyncio.Future[None] | None = None
 
@@ -74,12 +77,14 @@ class JournalWriter:
         on_event: OnEvent,
         on_lost: Callable[[], None],
     ) -> JournaledStream:
-        """A new stream. Its request is written with its first event.
+        """A new stream. Its request is written with its first token, or after a moment.
 
         `on_event` gets each event once Redis has it. `on_lost` is called where another router took
         the stream over; then no event follows.
         """
-        return self._add(stream_id, 1, request, on_event, on_lost, None)
+        stream = self._add(stream_id, 1, request, on_event, on_lost, None)
+        self._loop.call_later(_PACE_S, stream.begin)
+        return stream
 
     def adopt(
         self,
@@ -121,10 +126,7 @@ class JournalWriter:
                 self._unused.add(stream_id)
 
     def watch(self, stream_id: str, woken: asyncio.Event) -> Callable[[], None] | None:
-        """Set the event after each write to a stream of this router; returns what ends that.
-
-        None for other streams.
-        """
+        """Set the event after each write to a stream of this router; returns what ends that."""
         stream = self._streams.get(stream_id)
         return None if stream is None else stream.watch(woken)
 
@@ -137,7 +139,7 @@ class JournalWriter:
                 if began_s >= self._beat_due_s:
                     await self._beat()
                     began_s = self._loop.time()
-                if self._ready or self._backlog:
+                if self._first or self._ready or self._backlog:
                     await self._flush()
                 self._excuses = 0
             except Unavailable as error:
@@ -164,7 +166,7 @@ class JournalWriter:
     ) -> JournaledStream:
         sealed = self._store.seal.sealed_request(stream_id, request)
         tenant = request.request.tenant or DEFAULT_TENANT
-        new = NewStream(sealed, self._router.encode(), tenant.encode())
+        new = NewStream(sealed, tenant.encode())
         seal = self._store.seal.entries(stream_id)
         stream = JournaledStream(
             stream_id, fence, seal, new, on_event, on_lost, self._wake, entries
@@ -175,10 +177,10 @@ class JournalWriter:
         return stream
 
     def _wake(self, stream: JournaledStream, urgent: bool) -> None:
-        if not stream.ready:
+        queue = self._first if urgent else self._backlog if stream.suspended else self._ready
+        if urgent or not stream.ready:
             stream.ready = True
-            (self._backlog if stream.suspended else self._ready).append(stream)
-        self._urgent |= urgent
+            queue.append(stream)
         if self._waiting is None or self._suspended:
             return
         if urgent:
@@ -194,18 +196,18 @@ class JournalWriter:
     async def _wait(self) -> None:
         """Wait until there is something to write, or the lease is to be renewed."""
         due_s = self._beat_due_s
-        if not self._suspended and (self._ready or self._backlog):
-            due_s = min(due_s, 0.0 if self._urgent else self._paced_s)
-        if due_s > self._loop.time():
-            self._waiting, self._pacing = self._loop.create_future(), False
-            timer = self._loop.call_at(due_s, self._rouse)
-            try:
-                await self._waiting
-            finally:
-                timer.cancel()
-                self._waiting = None
-        else:
+        if not self._suspended and (self._first or self._ready or self._backlog):
+            due_s = min(due_s, 0.0 if self._first else self._paced_s)
+        if due_s <= self._loop.time():
             await asyncio.sleep(0)
+            return
+        self._waiting, self._pacing = self._loop.create_future(), False
+        timer = self._loop.call_at(due_s, self._rouse)
+        try:
+            await self._waiting
+        finally:
+            timer.cancel()
+            self._waiting = None
 
     async def _beat(self) -> None:
         """Renew the lease and take orders; where Redis is back, write the backlog."""
@@ -223,39 +225,42 @@ class JournalWriter:
         for stream in self._streams.values():
             if stream.suspended:
                 self._wake(stream, False)
-        for order in orders:
-            if order in self._streams:
-                self._cancel(self._streams[order])
+        for order in self._streams.keys() & orders:
+            self._cancel(self._streams[order])
         for stream_id in list(self._unused):
-            if stream_id in self._taking or stream_id in self._streams:
-                continue
-            await self._store.release(stream_id, self._router)
-            self._unused.discard(stream_id)
+            if not (stream_id in self._taking or stream_id in self._streams):
+                await self._store.release(stream_id, self._router)
+                self._unused.discard(stream_id)
 
     async def _flush(self) -> None:
-        """Append what the streams have, in one call."""
+        """Append what the streams have, in one call; only first tokens until others are due."""
+        if not self._appender.sure:
+            for stream in self._streams.values():
+                stream.checked = False
         taken, parts, size = [], [], 0
-        while (self._ready or self._backlog) and size < _BATCH_BYTES:
-            stream = (self._ready or self._backlog).popleft()
+        early = bool(self._first) and self._loop.time() < self._paced_s
+        while size < _BATCH_BYTES and (
+            queue := self._first if early else self._first or self._ready or self._backlog
+        ):
+            stream = queue.popleft()
             stream.ready = False
             # A suspended stream without a backlog asks whether it is still this router's.
             if stream.pending or stream.suspended:
                 taken.append(stream)
                 parts.append(stream.gather(_BATCH_BYTES - size))
                 size += len(parts[-1])
-        self._urgent = False
         assert self._epoch is not None
+        answers: list[Appended] | None = None
         try:
-            answers = await self._store.append(self._epoch, parts) if parts else []
-        except Unavailable:
-            for stream in taken:
-                self._wake(stream, True)
-            raise
-        self._paced_s = self._loop.time() + _PACE_S
+            answers = await self._appender.append(self._epoch, parts) if parts else []
+        finally:
+            if answers is None:
+                for stream in taken:
+                    self._wake(stream, True)
+        if not early:
+            self._paced_s = self._loop.time() + _PACE_S
         if answers is None:
-            self._beat_due_s = self._paced_s = self._loop.time()
-            for stream in taken:
-                self._wake(stream, False)
+            self._beat_due_s = self._loop.time()
             return
         for stream, answer in zip(taken, answers, strict=True):
             stream.answered(answer)
@@ -273,8 +278,8 @@ class JournalWriter:
         if not self._suspended:
             self._suspended = True
             log.warning("streams are not journaled", extra={"reason": reason})
-        self._ready.clear()
-        self._backlog.clear()
+        for queue in (self._first, self._ready, self._backlog):
+            queue.clear()
         for stream in list(self._streams.values()):
             stream.ready = False
             stream.suspend()

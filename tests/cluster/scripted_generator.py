@@ -108,7 +108,7 @@ class ScriptedGenerator:
         if not request.resumable:
             events = self._run(request)
         else:
-            stream_id, stream = self.journal.open(request.tenant, request.note)
+            stream_id, stream = self.journal.open(request.tenant, request.note, request.stream_id)
             filling = self.journal.fill(stream_id, self._run(request))
             stream.task = asyncio.create_task(filling)
             events = self.journal.follow(stream_id, (), False)

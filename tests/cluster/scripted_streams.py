@@ -45,8 +45,8 @@ class ScriptedJournal:
     followers: int = 0
     numbers: itertools.count[int] = field(default_factory=itertools.count)
 
-    def open(self, tenant: str, note: str) -> tuple[str, ScriptedStream]:
-        stream_id = f"stream-{next(self.numbers)}"
+    def open(self, tenant: str, note: str, stream_id: str = "") -> tuple[str, ScriptedStream]:
+        stream_id = stream_id or f"stream-{next(self.numbers)}"
         self.streams[stream_id] = ScriptedStream(tenant, note)
         return stream_id, self.streams[stream_id]
 

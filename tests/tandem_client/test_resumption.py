@@ -218,7 +218,7 @@ async def test_the_deadline_holds_for_all_calls_together(routers):
         assert type(error) is errors.DeadlineExceeded
         assert 0.5 <= time.monotonic() - began_s < 3
     assert len(first.journal.resumed) == 1
-    assert await second.cancel_stream("stream-0", "default")
+    assert not await second.cancel_stream("stream-0", "default"), "the client has ended it"
 
 
 async def test_closing_leaves_it_and_anybody_of_the_tenant_ends_it(routers, client):
@@ -237,6 +237,23 @@ async def test_closing_leaves_it_and_anybody_of_the_tenant_ends_it(routers, clie
         assert not await other.cancel(stream_id=stream_id)
     with pytest.raises(errors.Cancelled):
         await all_of(rest)
+
+
+@pytest.mark.parametrize("way", ["cancelled", "late"])
+async def test_a_caller_that_gives_up_a_whole_answer_ends_its_stream(routers, client, way):
+    first = routers.generators[0]
+    first.endless, first.pause_s = True, 0.01
+    timeout_s = 0.5 if way == "late" else None
+    asking = asyncio.create_task(client.complete("a", resumable=True, timeout_s=timeout_s))
+    await eventually(lambda: first.journal.streams)
+    (stream,) = first.journal.streams.values()
+    await eventually(lambda: len(stream.entries) > 2)
+    assert not stream.ended
+    if way == "cancelled":
+        asking.cancel()
+    with pytest.raises((asyncio.CancelledError, errors.DeadlineExceeded)):
+        await asking
+    assert stream.ended
 
 
 async def test_resuming_goes_on_by_itself_too(routers, client):

@@ -60,11 +60,6 @@ class ChunkStream:
         if cursor is not None:
             cursor.have += [0] * (choices - len(have))
 
-    @property
-    def stream_id(self) -> str | None:
-        """The id of the stream, once it has begun; None if it is not resumable."""
-        return None if self._cursor is None else self._cursor.stream_id
-
     async def events(self, merged: AsyncIterator[tuple[int, Event]]) -> AsyncIterator[bytes]:
         """Server-sent events, only comments before the first token; raises a TandemError."""
         async with closing(merged) as found:

@@ -47,7 +47,8 @@ class StreamCursor:
 
     def line(self) -> bytes:
         """The line of an event that carries the cursor."""
-        counts = ".".join(map(str, self.have))
+        have = self.have
+        counts = have[0] if len(have) == 1 else ".".join(map(str, have))
         return f"id: {self.stream_id}:{counts}{_END if self.ended else ''}\n".encode()
 
 

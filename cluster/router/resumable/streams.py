@@ -94,7 +94,7 @@ class ResumableStreams:
         Raises InvalidRequest for a request that is too large for the journal, and Overloaded where
         the journal is full.
         """
-        stream_id = new_stream_id()
+        stream_id = request.stream_id or new_stream_id()
         started = replace(started, stream_id=stream_id)
         complete = replace(
             request,

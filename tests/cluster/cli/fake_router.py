@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -30,6 +30,7 @@ class Inference(inference_pb2_grpc.InferenceServicer):
 
     def __init__(self) -> None:
         self.asked: list[inference_pb2.GenerateRequest] = []
+        self.resumed: list[inference_pb2.ResumeRequest] = []
 
     async def Generate(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
         self.asked.append(request)
@@ -38,7 +39,18 @@ class Inference(inference_pb2_grpc.InferenceServicer):
                 request_id="r", stream_id="s" if request.resumable else ""
             )
         )
-        for index, text in enumerate(("Good", " day")):
+        for event in self._behind(0):
+            yield event
+
+    async def Resume(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
+        self.resumed.append(request)
+        started = inference_pb2.Started(request_id="r", stream_id=request.stream_id)
+        yield inference_pb2.GenerateEvent(started=started)
+        for event in self._behind(sum(request.have)):
+            yield event
+
+    def _behind(self, have: int) -> Iterator[inference_pb2.GenerateEvent]:
+        for index, text in list(enumerate(("Good", " day")))[have:]:
             tokens = inference_pb2.Tokens(index=index, ids=[index], text=text)
             yield inference_pb2.GenerateEvent(tokens=tokens)
         choice = inference_pb2.ChoiceSummary(ttft_s=0.25)

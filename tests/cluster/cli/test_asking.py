@@ -30,6 +30,28 @@ def test_a_resumable_answer_names_its_stream(
     assert (code, out, err) == (0, "Good day\n", "stream s\n")
 
 
+def test_the_rest_of_a_stream_comes_from_the_next_router(
+    capsys: pytest.CaptureFixture[str], router: Router
+) -> None:
+    stream = "A" * 22
+    routers = f"127.0.0.1:1,{router.address}"
+    code, out, err = run(capsys, "resume", stream, "--have", "1", "--address", routers)
+    assert (code, out, err) == (0, " day\n", f"stream {stream}\n")
+    (asked,) = router.inference.resumed
+    assert (asked.stream_id, list(asked.have)) == (stream, [1])
+    code, out, _ = run(capsys, "generate", "Hi", "--address", routers)
+    assert (code, out) == (0, "Good day\n")
+
+
+def test_a_command_about_one_router_takes_one_address(
+    capsys: pytest.CaptureFixture[str], router: Router
+) -> None:
+    routers = f"{router.address},{router.address}"
+    code, _, err = run(capsys, "role", "prefill#a", "decode", "--address", routers)
+    assert code == 2
+    assert routers in err
+
+
 def test_chat_answers_a_prompt_once(capsys: pytest.CaptureFixture[str], router: Router) -> None:
     code, out, _ = run(capsys, "chat", "Hi", "--system", "Be kind.", "--address", router.address)
     assert (code, out) == (0, "Good day\n")

@@ -72,11 +72,12 @@ async def test_a_stream_is_begun_over_http_and_resumed_here_and_back(generator):
         reply = await client.post("/v1/completions", json=body)
         whole = EventSource().read(reply.content)
         async with router(generator) as socket:
-            resume = {"type": "resume", "id": "b", "stream_id": "stream-0", "have": [2]}
+            stream_id = reply.headers["x-stream-id"]
+            resume = {"type": "resume", "id": "b", "stream_id": stream_id, "have": [2]}
             messages = await all_of(socket, resume)
             assert [one["text"] for one in messages[1:-1]] == [" three", " four"]
             await all_of(socket, TEXT | {"id": "c", "resumable": True, "request_id": "r1"})
-        rest = EventSource().read((await client.get("/v1/streams/stream-1?have=2")).content)
+        rest = EventSource().read((await client.get("/v1/streams/stream-0?have=2")).content)
         chunks = [json.loads(one)["choices"] for one in whole.data[2:-1]]
         assert [json.loads(one)["choices"] for one in rest.data[:-1]] == chunks
 

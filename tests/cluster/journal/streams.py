@@ -61,6 +61,12 @@ def summary(completion_tokens: int = 1) -> Summary:
     )
 
 
+def unframed(text: bytes) -> bytes:
+    """A text that has its length before it (`cluster.journal.batches.framed`)."""
+    assert int.from_bytes(text[:4], "big") == len(text) - 4
+    return text[4:]
+
+
 @dataclass
 class Client:
     """What a client was sent."""
@@ -134,3 +140,9 @@ async def stored_ids(store: JournalStore, stream_id: str) -> list[int]:
     """The tokens of a stream of one choice in the journal."""
     entries = await store.read_all(stream_id)
     return [one for entry in entries if isinstance(entry.event, Tokens) for one in entry.event.ids]
+
+
+async def calls(raw: Any) -> dict[str, int]:
+    """How often Redis carried out each command since CONFIG RESETSTAT."""
+    found = await raw.info("commandstats")
+    return {name.removeprefix("cmdstat_"): one["calls"] for name, one in found.items()}

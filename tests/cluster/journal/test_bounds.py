@@ -93,7 +93,7 @@ def test_the_total_is_never_passed_and_the_retry_time_is_right(
 def test_the_estimate_covers_the_entries(count: int) -> None:
     seal, most = JournalSeal(SECRET, JournalKeys()).entries("A" * 22), 512
     entries = [
-        seal.sealed(index, 1, entry_bytes(tokens(index, count), None))
+        seal.framed(index, 1, entry_bytes(tokens(index, count), None))
         for index in range(0, most, count)
     ]
     request = record().SerializeToString()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from cluster.journal.keys import JournalKeys, is_stream_id, new_stream_id
 from cluster.journal.records import JournalSeal
 from tests.cluster.discovery.members import OTHER_SECRET, SECRET
-from tests.cluster.journal.streams import record
+from tests.cluster.journal.streams import record, unframed
 
 SEAL = JournalSeal(SECRET, JournalKeys())
 
@@ -37,7 +37,7 @@ def test_an_entry_is_read_at_its_place_alone(
     sequence: int, fence: int, payload: bytes, data: st.DataObject
 ) -> None:
     seal = SEAL.entries("A" * 22)
-    entry = seal.sealed(sequence, fence, payload)
+    entry = unframed(seal.framed(sequence, fence, payload))
     assert seal.opened(sequence, entry) == (fence, payload)
     assert seal.opened(sequence + 1, entry) is None
     assert SEAL.entries("B" * 22).opened(sequence, entry) is None

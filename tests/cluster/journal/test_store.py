@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from cluster.deploy.embedded_redis import EmbeddedRedis
 from cluster.discovery.timed_seal import MOST_AGE_S
-from cluster.journal.batches import Appended, NewStream, part
+from cluster.journal.batches import CHECK, CREATE, ENDED, Appended, NewStream, framed, part
 from cluster.journal.entries import entry_bytes
 from cluster.journal.keys import new_stream_id
 from cluster.journal.store import PIECE, JournalStore, StreamLife
@@ -21,36 +21,35 @@ from engine.errors import NotFound, Unavailable
 from tests.cluster.discovery.frozen import Frozen
 from tests.cluster.discovery.members import OTHER_SECRET
 from tests.cluster.journal.conftest import LIFE, store_at
-from tests.cluster.journal.streams import record, stored_ids, summary, tokens
+from tests.cluster.journal.streams import record, stored_ids, summary, tokens, unframed
 
 EPOCH = "epoch"
 
 
 class Owner:
-    """A router that appends to one stream by hand."""
+    """A router that appends to one stream by hand. Its parts are checked by Redis."""
 
     def __init__(self, store: JournalStore, name: str, stream_id: str, fence: int = 1) -> None:
         self.store, self.name, self.stream_id, self.fence = store, name, stream_id, fence
         self.entries: list[bytes] = []
 
-    def sealed(self, sequence: int, fence: int | None = None) -> bytes:
+    def framed(self, sequence: int) -> bytes:
         payload = entry_bytes(tokens(sequence - 1), None)
-        seal = self.store.seal.entries(self.stream_id)
-        return seal.sealed(sequence, self.fence if fence is None else fence, payload)
+        return self.store.seal.entries(self.stream_id).framed(sequence, self.fence, payload)
 
-    def part(self, count: int, *, create: bool = False, ended: bool = False) -> bytes:
+    def part(self, count: int, *, create: bool = False, flags: int = CHECK) -> bytes:
         """The part with the next entries, which stand in `entries` from then on."""
         first = len(self.entries) + 1
-        self.entries += [self.sealed(first + one) for one in range(count)]
+        self.entries += [self.framed(first + one) for one in range(count)]
         new = None
         if create:
             sealed = self.store.seal.sealed_request(self.stream_id, record())
-            new = NewStream(sealed, self.name.encode(), b"acme")
+            new, flags = NewStream(sealed, b"acme"), flags | CREATE
         name = self.stream_id.encode()
-        return part(name, self.fence, new, first, self.entries[first - 1 :], ended=ended)
+        return part(name, self.fence, flags, new, first, self.entries[first - 1 :])
 
     async def append(self, batch: bytes) -> Appended:
-        answers = await self.store.append(EPOCH, [batch])
+        answers = await self.store.append(self.name, EPOCH, "", "batch", [batch])
         assert answers is not None
         return answers[0]
 
@@ -109,15 +108,15 @@ async def test_a_writer_of_redis_puts_no_tokens_into_a_stream(
     owner = await created(store, count=3)
     events = store.keys.events(owner.stream_id)
     forger = Owner(stranger, "a", owner.stream_id)
-    moved = (await created(store, count=4)).entries[3]
+    moved = unframed((await created(store, count=4)).entries[3])
     (_, fields), *_ = await raw.xrange(events)
-    for forged in (b"", b"no entry", forger.sealed(4), moved, fields[b"e"]):
+    for forged in (b"", b"no entry", unframed(forger.framed(4)), moved, fields[b"e"]):
         await raw.xadd(events, {"e": forged}, id="4-0")
         with pytest.raises(NotFound, match="cannot be read"):
             await store.read_all(owner.stream_id)
         await raw.delete(events)
         for number, entry in enumerate(owner.entries, 1):
-            await raw.xadd(events, {"e": entry}, id=f"{number}-0")
+            await raw.xadd(events, {"e": unframed(entry)}, id=f"{number}-0")
         assert await stored_ids(store, owner.stream_id) == [100, 101, 102]
     await raw.xdel(events, "2-0")
     with pytest.raises(NotFound, match="cannot be read"):
@@ -146,7 +145,7 @@ async def test_only_a_dead_owners_stream_is_taken_over(store: JournalStore, raw:
 
 async def test_an_ended_stream_is_not_taken_over(store: JournalStore) -> None:
     owner = await created(store)
-    await owner.append(owner.part(1, ended=True))
+    await owner.append(owner.part(1, flags=ENDED | CHECK))
     await store.leave("a")
     assert (await store.take_over(owner.stream_id, "b")).outcome == "ended"
 
@@ -168,12 +167,12 @@ async def test_a_stream_expires_some_time_after_its_end(
     keys = store.keys.stream(owner.stream_id), store.keys.events(owner.stream_id)
     for key in keys:
         assert LIFE.whole_s - 5 < await raw.ttl(key) <= LIFE.whole_s
-    await owner.append(owner.part(1, ended=True))
+    await owner.append(owner.part(1, flags=ENDED | CHECK))
     for key in keys:
         assert LIFE.keep_s - 5 < await raw.ttl(key) <= LIFE.keep_s
     brief = store_at(server, life=StreamLife(60.0, 0.05))
     ended = await created(brief)
-    await ended.append(ended.part(1, ended=True))
+    await ended.append(ended.part(1, flags=ENDED | CHECK))
     async with asyncio.timeout(5):
         with pytest.raises(NotFound, match="too long ago"):
             while True:
@@ -207,9 +206,10 @@ async def test_data_that_were_lost_are_another_epoch(store: JournalStore, raw: A
     owner = await created(store)
     assert (await store.beat("b", "another"))[0] == EPOCH
     await raw.flushall()
-    assert await store.append(EPOCH, [owner.part(1)]) is None
+    batch = owner.part(1)
+    assert await store.append("a", EPOCH, "", "1", [batch]) is None
     assert (await store.beat("a", "new"))[0] == "new"
-    assert await store.append(EPOCH, [owner.part(1)]) is None
+    assert await store.append("a", EPOCH, "", "1", [batch]) is None
     assert await raw.keys("*stream*") == []
 
 
@@ -235,7 +235,7 @@ async def test_every_call_has_a_deadline(store: JournalStore, server: EmbeddedRe
     batch = owner.part(1)
     with Frozen(server):
         for call in (
-            store.append(EPOCH, [batch]),
+            store.append("a", EPOCH, "", "1", [batch]),
             store.beat("a", EPOCH),
             store.find(owner.stream_id, "acme"),
             store.read(owner.stream_id, 0),
@@ -279,7 +279,7 @@ async def _play(server: EmbeddedRedis, steps: list[tuple[str, str]]) -> None:
             taken = await store.take_over(first.stream_id, name)
             routers[name] = Owner(store, name, first.stream_id, taken.fence)
             entries = await store.read_all(first.stream_id)
-            routers[name].entries = [entry.sealed for entry in entries]
+            routers[name].entries = [framed(entry.sealed) for entry in entries]
             assert len(entries) == written
             last[name] = routers[name].part(0)
         elif name in routers:
@@ -299,8 +299,8 @@ async def _play(server: EmbeddedRedis, steps: list[tuple[str, str]]) -> None:
 async def test_a_summary_ends_a_stream(store: JournalStore) -> None:
     owner = await created(store, count=1)
     seal = store.seal.entries(owner.stream_id)
-    last = seal.sealed(2, 1, entry_bytes(summary(), None))
-    batch = part(owner.stream_id.encode(), 1, None, 2, [last], ended=True)
+    last = seal.framed(2, 1, entry_bytes(summary(), None))
+    batch = part(owner.stream_id.encode(), 1, ENDED | CHECK, None, 2, [last])
     assert await owner.append(batch) is Appended.WRITTEN
     state, entries = await store.read(owner.stream_id, 1)
     assert state.ended

@@ -36,7 +36,7 @@ class FakeRedis:
             texts.append(batch[at + 4 : at + 4 + size])
             at += 4 + size
         if flags & CREATE:
-            self.created, texts = True, texts[3:]
+            self.created, texts = True, texts[2:]
         assert len(texts) == count
         if not self.created:
             return Appended.GONE
@@ -65,7 +65,7 @@ class Play:
 
     def __init__(self) -> None:
         self.redis, self.client = FakeRedis(), Client()
-        new = NewStream(b"request", b"a", b"acme")
+        new = NewStream(b"request", b"acme")
         self.stream = JournaledStream(
             STREAM_ID, 1, SEAL, new, self.client.take, self.client.lose, lambda *_: None
         )

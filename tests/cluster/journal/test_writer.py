@@ -13,6 +13,7 @@ import pytest
 
 from cluster.api import Heartbeat, Progress, Resumability
 from cluster.deploy.embedded_redis import EmbeddedRedis
+from cluster.journal import writer
 from cluster.journal.store import JournalStore
 from cluster.journal.stream import JournaledStream
 from engine.errors import Cancelled, NotFound, Unavailable
@@ -22,6 +23,7 @@ from tests.cluster.journal.streams import (
     STARTED,
     Client,
     RouterOfTest,
+    calls,
     record,
     running,
     stored_ids,
@@ -93,6 +95,57 @@ async def test_many_streams_share_a_write(store: JournalStore) -> None:
         for stream, client in opened:
             await router.wrote(client, 10)
             assert await stored_ids(store, stream.stream_id) == client.ids
+
+
+async def test_a_first_token_needs_one_call_and_each_other_one_command(
+    store: JournalStore, raw: Any
+) -> None:
+    async with running(store, "a") as router:
+        stream, client = router.open()
+        await router.wrote_events(client, 0)
+        await raw.config_resetstat()
+        stream, client = router.open()
+        stream.put(tokens(0))
+        await router.wrote(client, 1)
+        assert (await calls(raw))["evalsha"] == 1, "the request goes with its first token"
+        await raw.config_resetstat()
+        for index in range(1, 20):
+            stream.put(tokens(index))
+            await router.wrote(client, index + 1)
+        found = await calls(raw)
+        assert found["xadd"] == found["evalsha"] == 19
+        assert not found.keys() & {"hmget", "xlen", "hset"}
+
+
+async def test_a_first_token_does_not_wait_for_other_tokens(
+    store: JournalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes, append = [], store.append
+
+    async def counted(*call: Any) -> Any:
+        sizes.append(len(call[-1]))
+        return await append(*call)
+
+    monkeypatch.setattr(store, "append", counted)
+    async with running(store, "a") as router:
+        opened = [router.open() for _ in range(50)]
+        for stream, _ in opened:
+            stream.put(tokens(0))
+        for _, client in opened:
+            await router.wrote(client, 1)
+        monkeypatch.setattr(writer, "_PACE_S", 0.5)
+        sizes.clear()
+        opened[0][0].put(tokens(1))
+        await router.wrote(opened[0][1], 2)
+        for stream, _ in opened:
+            stream.put(tokens(len(opened[0][1].ids) if stream is opened[0][0] else 1))
+        late, late_client = router.open()
+        late.put(tokens(0))
+        await router.wrote(late_client, 1)
+        assert len(opened[1][1].ids) == 1
+        for _, client in opened:
+            await router.wrote(client, 2)
+        assert sizes == [1, 1, 50]
 
 
 async def test_streams_go_on_while_redis_stands_still(
@@ -181,6 +234,7 @@ async def test_entries_that_redis_lost_are_written_again(
         for index in range(20):
             stream.put(tokens(index))
             await router.wrote(client, index + 1)
+        await raw.delete(store.keys.turn("a"))  # a replica has an earlier one, or none
         events = store.keys.events(stream.stream_id)
         known = await raw.xrange(events)
         await raw.xdel(events, *(f"{number}-0" for number in missing))

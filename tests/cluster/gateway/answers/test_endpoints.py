@@ -7,12 +7,14 @@ import hashlib
 import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from itertools import count
 
 import httpx
 import pytest
 from starlette.testclient import TestClient
 
 from cluster.api import Heartbeat, Progress, Resumability, Started, Tokens
+from cluster.gateway import openai_response
 from cluster.gateway.browser_access import BrowserRules
 from cluster.gateway.http_app import create_app
 from cluster.tenants.api_keys import FileKeys
@@ -67,6 +69,12 @@ class PlainGenerator(ScriptedGenerator):
                 yield Heartbeat()
                 yield Progress(0, "decode", 1, 4)
                 yield Resumability(suspended=True)
+
+
+@pytest.fixture(autouse=True)
+def numbered_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = count()
+    monkeypatch.setattr(openai_response, "new_stream_id", lambda: f"stream-{next(numbers)}")
 
 
 @pytest.fixture
@@ -126,6 +134,24 @@ async def test_an_unbroken_answer_is_that_of_other_requests(client):
 
     assert merged(plain) == merged(found)
     assert merged(found)[0][1][3] == ["assistant"]
+
+
+class QueuedGenerator(ScriptedGenerator):
+    """Tells of a queue before it begins."""
+
+    async def generate(self, request):
+        yield Progress(0, "queued", 0, 1, 2)
+        async for event in super().generate(request):
+            yield event
+
+
+async def test_a_stream_that_is_queued_at_first_has_its_id_in_the_headers():
+    async with asking(QueuedGenerator()) as client:
+        reply = await client.post(TEXT, json={"prompt": "a"} | RESUMABLE)
+    assert reply.content.startswith(b": progress")
+    last_id = EventSource().read(reply.content).last_id
+    assert last_id is not None
+    assert last_id.startswith(f"{reply.headers['x-stream-id']}:")
 
 
 async def test_a_stream_goes_on_where_its_connection_broke(generator, client):
