@@ -16,6 +16,7 @@ import grpc
 import grpc.aio
 
 from engine.errors import (
+    AlreadyRunning,
     Cancelled,
     ConfigError,
     DeadlineExceeded,
@@ -62,6 +63,7 @@ TABLE: Mapping[type[TandemError], ErrorStatus] = {
     TandemError: ErrorStatus(_CODE.INTERNAL, 500, _SERVER, "internal_error"),
     InvalidRequest: ErrorStatus(_CODE.INVALID_ARGUMENT, 400, _REQUEST, None),
     PromptTooLong: ErrorStatus(_CODE.INVALID_ARGUMENT, 400, _REQUEST, "context_length_exceeded"),
+    AlreadyRunning: ErrorStatus(_CODE.ABORTED, 409, _REQUEST, "already_running"),
     NotFound: ErrorStatus(_CODE.NOT_FOUND, 404, _REQUEST, "not_found"),
     Unauthenticated: ErrorStatus(_CODE.UNAUTHENTICATED, 401, _REQUEST, "invalid_api_key"),
     PermissionDenied: ErrorStatus(_CODE.PERMISSION_DENIED, 403, _REQUEST, "permission_denied"),
@@ -78,6 +80,7 @@ TABLE: Mapping[type[TandemError], ErrorStatus] = {
 _BY_CODE: Mapping[grpc.StatusCode, type[TandemError]] = {
     _CODE.INVALID_ARGUMENT: InvalidRequest,
     _CODE.OUT_OF_RANGE: InvalidRequest,
+    _CODE.ABORTED: AlreadyRunning,
     _CODE.NOT_FOUND: NotFound,
     _CODE.UNAUTHENTICATED: Unauthenticated,
     _CODE.PERMISSION_DENIED: PermissionDenied,

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from cluster.api.tracing import NO_TRACE, Trace
 from engine.kv.prefix_digest import DEFAULT_TENANT
 from engine.types.lane import Lane
 from engine.types.sampling_params import SamplingParams
@@ -70,7 +71,7 @@ class GenerateRequest:
     `max_tokens`. It arrived at `arrived_s` (monotonic); None: when the router gets it.
 
     A `resumable` request outlives its connection. `note` is kept with it for the front end that
-    resumes it.
+    resumes it. The log has its `trace`.
     """
 
     prompt: Prompt
@@ -84,6 +85,7 @@ class GenerateRequest:
     arrived_s: float | None = field(default=None, compare=False)
     resumable: bool = False
     note: str = ""
+    trace: Trace = NO_TRACE
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +233,14 @@ class ModelCard:
     lanes: tuple[Lane, ...] = ()
 
 
+class TokenOffsets(Protocol):
+    """Where in a text each of its tokens begins, token by token."""
+
+    def push(self, token: int) -> int:
+        """Take the next token; where its text begins, in characters."""
+        ...
+
+
 class Generator(Protocol):
     """The part of the router that a front end uses."""
 
@@ -266,6 +276,10 @@ class Generator(Protocol):
 
     def token_text(self, token: int) -> str:
         """One token as text by itself, for log-probability listings."""
+        ...
+
+    def offsets(self) -> TokenOffsets:
+        """The offsets of the tokens of a new text."""
         ...
 
     def text(self, ids: Sequence[int]) -> str:
