@@ -148,8 +148,9 @@ class Tokenizer:
             character = raw.decode()
         except UnicodeDecodeError:
             return raw
-        same = self.is_byte(token) and self._backend.token_to_id(character) is not None
-        return raw if same else b""
+        others = (character, character.replace(" ", "▁"))
+        same = any(self._backend.token_to_id(one) is not None for one in others)
+        return raw if same and self.is_byte(token) else b""
 
     def _encode(self, text: str, *, field: str, add_special_tokens: bool) -> list[int]:
         check_unicode(text, field)
