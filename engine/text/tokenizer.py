@@ -125,7 +125,8 @@ class Tokenizer:
         raw = self._part_of_character(token, text)
         if raw:
             return name_of_bytes(raw)
-        spaced = piece is not None and piece.startswith("▁") and not text.startswith((" ", "▁"))
+        # A decoder may leave out the first space of a text.
+        spaced = (piece or "").startswith("▁") and text == (piece or "").replace("▁", " ")[1:]
         return " " + text if spaced else text
 
     def token_bytes(self, token: int) -> bytes:
