@@ -115,7 +115,8 @@ class DecodeScheduler(PassScheduler):
         needed = self.most_blocks(sequence)
         if needed > self.pool.total:
             raise PromptTooLong(
-                f"prompt and answer need {needed} KV blocks, the decode pool has {self.pool.total}"
+                f"the prompt is too long: with the answer it needs {needed} KV blocks, "
+                f"the decode pool has {self.pool.total}"
             )
 
     def most_blocks(self, sequence: Sequence) -> int:

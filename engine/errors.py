@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tandem_client.errors import (
+    AlreadyRunning,
     Cancelled,
     ConfigError,
     DeadlineExceeded,
@@ -21,6 +22,7 @@ from tandem_client.errors import (
 )
 
 __all__ = [
+    "AlreadyRunning",
     "Cancelled",
     "ConfigError",
     "DeadlineExceeded",

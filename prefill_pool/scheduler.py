@@ -71,7 +71,8 @@ class PrefillScheduler(PassScheduler):
         needed = self._cache.blocks_for(len(sequence.tokens))
         if needed > self.pool.total:
             raise PromptTooLong(
-                f"the prompt needs {needed} KV blocks, the prefill pool has {self.pool.total}"
+                f"the prompt is too long: it needs {needed} KV blocks, "
+                f"the prefill pool has {self.pool.total}"
             )
         batch = sequence.lane == "batch"
         require_capacity(self.waiting, self._max_waiting, "prompts wait", batch=batch)

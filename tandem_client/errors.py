@@ -3,6 +3,7 @@
 TandemError
 ├── InvalidRequest          the request can never succeed as it is
 │   └── PromptTooLong
+├── AlreadyRunning          a request of this id runs; it may be about to end
 ├── NotFound                no such model, endpoint or request
 ├── Unauthenticated         no API key, or an unknown one
 ├── PermissionDenied        a known API key without the right to this
@@ -52,6 +53,13 @@ class InvalidRequest(TandemError):
 
 class PromptTooLong(InvalidRequest):
     """The prompt is too long for the context or for the KV pool."""
+
+
+class AlreadyRunning(TandemError):
+    """A request of this id still runs, as it does for a moment after its client has left."""
+
+    code = "ABORTED"
+    retryable = True
 
 
 class NotFound(TandemError):

@@ -15,6 +15,7 @@ from google.protobuf.message import DecodeError
 from tandem_client.errors import (
     CLASS_TRAILER,
     FIELD_TRAILER,
+    AlreadyRunning,
     Cancelled,
     ConfigError,
     DeadlineExceeded,
@@ -36,6 +37,7 @@ _CODE = grpc.StatusCode
 _BY_CODE: Mapping[grpc.StatusCode, type[TandemError]] = {
     _CODE.INVALID_ARGUMENT: InvalidRequest,
     _CODE.OUT_OF_RANGE: InvalidRequest,
+    _CODE.ABORTED: AlreadyRunning,
     _CODE.NOT_FOUND: NotFound,
     _CODE.UNAUTHENTICATED: Unauthenticated,
     _CODE.PERMISSION_DENIED: PermissionDenied,

@@ -21,11 +21,12 @@ from cluster.api import (
     TokenPrompt,
     Tokens,
 )
+from cluster.api.requests import TokenOffsets
 from cluster.gateway import grpc_server as gateway_grpc
 from cluster.gateway import http_app as gateway_http
 from cluster.gateway import uvicorn_server as http_server
 from cluster.rpc.server import Serve
-from engine.errors import InvalidRequest, NotFound
+from engine.errors import Internal, InvalidRequest, NotFound
 from protos.calls_pb2 import CallEvent
 from protos.event_sink import Collect
 from protos.prefill_pb2 import PrefillRequest
@@ -100,6 +101,10 @@ class Direct:
     def token_text(self, token: int) -> str:
         """Not used here."""
         return ""
+
+    def offsets(self) -> TokenOffsets:
+        """Not used here."""
+        raise Internal("no log-probabilities here")
 
     def text(self, ids: Sequence[int]) -> str:
         """Not used here."""

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from cluster.admission.policy import Reason, Refuse
 from cluster.admission.refusal_reasons import REASONS
 from engine.errors import (
+    AlreadyRunning,
     Cancelled,
     InvalidRequest,
     NotFound,
@@ -22,7 +23,9 @@ log = logging.getLogger(__name__)
 
 # Bound: the least time between two lines about refusals.
 _LOG_EVERY_S = 5.0
-_OF_THE_CLIENT = (InvalidRequest, NotFound, Unauthenticated, PermissionDenied, Cancelled)
+_OF_THE_CLIENT = (
+    *(InvalidRequest, AlreadyRunning, NotFound, Unauthenticated, PermissionDenied, Cancelled),
+)
 
 
 class Refused(Overloaded):

@@ -21,6 +21,15 @@ STEP_CHARACTERS = 16 * 1024
 _PIECE_CHARACTERS = 32 * 1024
 _MOST_DIGITS = 4300  # as Python for integers
 _NOT_A_NUMBER = '"[{'
+# JSON has them raw; readers that cut lines by Unicode's rules (`str.splitlines`) cut there.
+_LINE_ENDS = (("\x85", "\\u0085"), ("\u2028", "\\u2028"), ("\u2029", "\\u2029"))
+
+
+def on_one_line(text: str) -> str:
+    """JSON in which every line end of Unicode is escaped."""
+    for character, escape in _LINE_ENDS:
+        text = text.replace(character, escape)
+    return text
 
 
 class _LastKey(dict[str, str]):

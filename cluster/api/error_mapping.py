@@ -15,6 +15,7 @@ from typing import Any
 import grpc
 
 from engine.errors import (
+    AlreadyRunning,
     Cancelled,
     ConfigError,
     DeadlineExceeded,
@@ -56,6 +57,7 @@ TABLE: Mapping[type[TandemError], ErrorStatus] = {
     TandemError: ErrorStatus(_CODE.INTERNAL, 500, _SERVER, "internal_error"),
     InvalidRequest: ErrorStatus(_CODE.INVALID_ARGUMENT, 400, _REQUEST, None),
     PromptTooLong: ErrorStatus(_CODE.INVALID_ARGUMENT, 400, _REQUEST, "context_length_exceeded"),
+    AlreadyRunning: ErrorStatus(_CODE.ABORTED, 409, _REQUEST, "already_running"),
     NotFound: ErrorStatus(_CODE.NOT_FOUND, 404, _REQUEST, "not_found"),
     Unauthenticated: ErrorStatus(_CODE.UNAUTHENTICATED, 401, _REQUEST, "invalid_api_key"),
     PermissionDenied: ErrorStatus(_CODE.PERMISSION_DENIED, 403, _REQUEST, "permission_denied"),

@@ -20,6 +20,7 @@ from cluster.api.requests import (
     Scored,
     ScorePrompt,
 )
+from cluster.api.tracing import NO_TRACE, Trace
 from cluster.api.validation import (
     chat_message,
     check_choices,
@@ -66,24 +67,26 @@ def request_from_proto(
     wire: inference_pb2.GenerateRequest,
     tenant_of: Callable[[str], str] = lambda named: named,
     arrived_s: float | None = None,
+    trace: Trace = NO_TRACE,
 ) -> GenerateRequest:
     """The request in `wire`; raises InvalidRequest.
 
-    `tenant_of` turns the tenant that it names into the tenant of its caller. `arrived_s` is as in
-    GenerateRequest.
+    `tenant_of` turns the tenant that it names into the tenant of its caller. `arrived_s` and
+    `trace` are as in GenerateRequest.
     """
     n, sampling = check_choices(wire.n or 1), sampling_from_proto(wire.sampling)
     return GenerateRequest(
         prompt=_take_prompt(wire),
         sampling=sampling,
         n=n,
-        request_id=check_request_id(wire.request_id),
+        request_id=check_request_id(wire.request_id) or (trace.request_id and trace.new_id()),
         model=check_name(wire.model, "model"),
         endpoint=check_name(wire.endpoint, "endpoint"),
         tenant=tenant_of(check_tenant(wire.tenant or DEFAULT_TENANT)),
         progress=wire.progress,
         arrived_s=arrived_s,
         resumable=wire.resumable,
+        trace=trace,
     )
 
 

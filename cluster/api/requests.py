@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from cluster.api.tracing import NO_TRACE, Trace
 from engine.kv.prefix_digest import DEFAULT_TENANT
 from engine.types.lane import Lane
 from engine.types.sampling_params import SamplingParams
@@ -39,7 +40,8 @@ class GenerateRequest:
     `max_tokens`. It arrived at `arrived_s` (monotonic); None: when the router gets it.
 
     A `resumable` request outlives its connection. `note` is kept with it for the front end that
-    resumes it. A front end may have drawn the `stream_id`; else the router draws it.
+    resumes it. A front end may have drawn the `stream_id`; else the router draws it. The log has
+    its `trace`.
     """
 
     prompt: Prompt
@@ -54,6 +56,7 @@ class GenerateRequest:
     resumable: bool = False
     note: str = ""
     stream_id: str = ""
+    trace: Trace = NO_TRACE
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +102,14 @@ class ModelCard:
     lanes: tuple[Lane, ...] = ()
 
 
+class TokenOffsets(Protocol):
+    """Where in a text each of its tokens begins, token by token."""
+
+    def push(self, token: int) -> int:
+        """Take the next token; where its text begins, in characters."""
+        ...
+
+
 class Generator(Protocol):
     """The part of the router that a front end uses."""
 
@@ -134,6 +145,10 @@ class Generator(Protocol):
 
     def token_text(self, token: int) -> str:
         """One token as text by itself, for log-probability listings."""
+        ...
+
+    def offsets(self) -> TokenOffsets:
+        """The offsets of the tokens of a new text."""
         ...
 
     def text(self, ids: Sequence[int]) -> str:

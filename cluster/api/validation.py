@@ -104,7 +104,10 @@ def token_prompt(ids: Sequence[object], field: str) -> TokenPrompt:
     if not ids:
         raise InvalidRequest(f"{field} must not be empty", field=field)
     if len(ids) > MAX_PROMPT_TOKENS:
-        message = f"{field} has {len(ids)} token ids; the most of any model is {MAX_PROMPT_TOKENS}"
+        message = (
+            f"the prompt is too long: {field} has {len(ids)} token ids; "
+            f"the most of any model is {MAX_PROMPT_TOKENS}"
+        )
         raise PromptTooLong(message, field=field)
     if not all(type(token) is int and 0 <= token <= MAX_TOKEN_ID for token in ids):
         for index, token in enumerate(ids):

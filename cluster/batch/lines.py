@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from cluster.api.bounded_json import on_one_line
 from engine.errors import InvalidRequest
 
 URLS = ("/v1/chat/completions", "/v1/completions")
@@ -97,7 +98,8 @@ def _line(custom_id: str | None, response: object, error: object) -> bytes:
         "response": response,
         "error": error,
     }
-    return json.dumps(document, ensure_ascii=False).encode(errors="replace") + b"\n"
+    text = on_one_line(json.dumps(document, ensure_ascii=False))
+    return text.encode(errors="replace") + b"\n"
 
 
 def _work(line: bytes) -> BatchLine:

@@ -46,7 +46,7 @@ class EndpointConfig:
     `decode.window_ms`.
     """
     max_output_tokens: int = 1024
-    """The most that `max_tokens` may be."""
+    """The most tokens of an answer. A larger `max_tokens` is cut to it."""
     stream: StreamMode = "chunks"
     """In which pieces a streamed answer comes."""
     flush: FlushConfig = field(default_factory=FlushConfig)

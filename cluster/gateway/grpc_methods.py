@@ -16,6 +16,7 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2
 from cluster.api.bounded_proto import check_fields
 from cluster.api.error_mapping import status_of
 from cluster.api.off_loop import off_loop
+from cluster.api.tracing import REQUEST_ID, Trace
 from cluster.gateway.grpc_retry_info import detailed_trailers
 from cluster.telemetry.router_metrics import FRONT_END_ERRORS
 from engine.errors import Internal, InvalidRequest, TandemError
@@ -83,15 +84,25 @@ def reflection_handler(services: Sequence[str]) -> grpc.GenericRpcHandler:
 
 def authorization_of(context: Context) -> str | None:
     """The `authorization` of a call."""
-    found = dict(context.invocation_metadata() or ()).get("authorization")
+    return _metadata(context, "authorization")
+
+
+def _metadata(context: Context, name: str) -> str | None:
+    found = dict(context.invocation_metadata() or ()).get(name)
     return found if isinstance(found, str) else None
 
 
 @asynccontextmanager
-async def answering(context: Context) -> AsyncIterator[None]:
-    """Turn every exception into the status of the call."""
+async def answering(context: Context) -> AsyncIterator[Trace]:
+    """Turn every exception into the status of the call; gives the trace that its caller sent.
+
+    The initial metadata has the caller's own `x-request-id`.
+    """
     try:
-        yield
+        trace = Trace.of(partial(_metadata, context))
+        if trace.request_id:
+            await context.send_initial_metadata(((REQUEST_ID, trace.request_id),))
+        yield trace
         return
     except TandemError as error:
         failure = error

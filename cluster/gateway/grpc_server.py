@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -90,11 +89,13 @@ class InferenceGateway(inference_pb2_grpc.InferenceServicer):
         self, request: Received[inference_pb2.GenerateRequest], context: Context
     ) -> None:
         """Write the request's events. Any end of the call closes the stream."""
-        async with answering(context):
+        async with answering(context) as trace:
             arrived_s, key = self._arrived(), authorization_of(context)
             identify(self._keys, key, DEFAULT_TENANT)  # before anything is parsed
             tenant_of = partial(identify, self._keys, key)
-            wanted = await request.take(lambda wire: request_from_proto(wire, tenant_of, arrived_s))
+            wanted = await request.take(
+                lambda wire: request_from_proto(wire, tenant_of, arrived_s, trace)
+            )
             await self._write(self._generator.generate(wanted), context)
 
     async def Resume(  # noqa: N802
@@ -121,14 +122,15 @@ class InferenceGateway(inference_pb2_grpc.InferenceServicer):
     ) -> inference_pb2.ScoreResponse:
         """Score every text. Any end of the call ends all of them."""
         began_s = time.monotonic()
-        async with answering(context):
-            keys, key, drawn = self._keys, authorization_of(context), uuid.uuid4().hex
+        async with answering(context) as trace:
+            keys, key, drawn = self._keys, authorization_of(context), trace.new_id()
             identify(keys, key, DEFAULT_TENANT)  # before anything is parsed
 
             def take(wire: inference_pb2.ScoreRequest) -> tuple[str, list[GenerateRequest]]:
                 name = check_request_id(wire.request_id) or drawn
                 tenant = identify(keys, key, wire.tenant or DEFAULT_TENANT)
-                return name, score_requests_from_proto(wire, name, tenant)
+                requests = score_requests_from_proto(wire, name, tenant)
+                return name, [replace(one, trace=trace) for one in requests]
 
             name, requests = await request.take(take)
             found = await score_all(self._generator, requests)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import TypeVar
@@ -20,6 +19,7 @@ from cluster.api import Generator
 from cluster.api.error_mapping import error_body, http_error
 from cluster.api.event_streams import unless
 from cluster.api.limits import MAX_REQUEST_BYTES
+from cluster.api.tracing import REQUEST_ID, Trace
 from cluster.gateway.answers.endpoints import STREAM_HEADER, StreamEndpoints
 from cluster.gateway.browser_access import BrowserGuard, BrowserRules
 from cluster.gateway.connections.byte_budget import ByteBudget
@@ -86,7 +86,9 @@ def create_app(
             Route("/v1/streams/{stream_id}", _answering(streams.answer), methods=_STREAM_METHODS),
             WebSocketRoute("/v1/stream", sockets.serve),
             Route("/v1/models", _answering(gateway.models)),
+            Route("/v1/models/", _answering(gateway.models)),
             Route("/v1/models/{name:path}", _answering(gateway.model)),
+            Route("/health", _answering(gateway.healthz)),
             Route("/healthz", _answering(gateway.healthz)),
             Route("/metrics", _answering(gateway.metrics)),
         ],
@@ -123,20 +125,20 @@ class HttpGateway:
     async def chat(self, request: Request) -> Response:
         """`POST /v1/chat/completions`."""
         arrived_s, tenant = self._arrived(), self.tenant(request)
-        name = _request_id(request)
+        name, trace = _request_id(request), _trace(request)
         call = await self._read(
-            request, lambda body: ChatRequest.read(body).call(name, tenant, arrived_s)
+            request, lambda body: ChatRequest.read(body).call(name, tenant, arrived_s, trace)
         )
         return await self._reply(request, "chat", call)
 
     async def completions(self, request: Request) -> Response:
         """`POST /v1/completions`."""
         arrived_s, tenant = self._arrived(), self.tenant(request)
-        name = _request_id(request)
+        name, trace = _request_id(request), _trace(request)
 
         def take(body: object) -> tuple[CompletionRequest, OpenAICall]:
             found = CompletionRequest.read(body)
-            return found, found.call(name, tenant, arrived_s)
+            return found, found.call(name, tenant, arrived_s, trace)
 
         completion, call = await self._read(request, take)
         if not completion.echo:
@@ -144,7 +146,7 @@ class HttpGateway:
         longer = completion.max_tokens == 1
         reply = EchoReply(call, self._generator, logprobs=completion.logprobs, longer=longer)
         request.state.request_id = call.request_id
-        return await self._whole(request, call, reply)
+        return await self._whole(request, reply)
 
     async def _read(self, request: Request, take: Callable[[object], _T]) -> _T:
         return await read_json(request, self._max_body_bytes, self._bodies, take)
@@ -163,7 +165,9 @@ class HttpGateway:
         return _json(self._card())
 
     async def healthz(self, request: Request) -> Response:
-        """`GET /healthz`: 200 once every pool has a healthy replica. It names unhealthy ones.
+        """`GET /health` and `/healthz`: 200 once every pool has a healthy replica.
+
+        It names unhealthy ones.
 
         Where there are API keys it names no pool and no replica, as it asks for no key.
         """
@@ -182,19 +186,17 @@ class HttpGateway:
 
     async def _reply(self, request: Request, form: str, call: OpenAICall) -> Response:
         request.state.request_id = call.request_id
-        headers = {"x-request-id": call.request_id}
+        headers = _identified(request)
         reply = OpenAIReply(form, call, self._generator)
         if call.stream:
             if reply.stream_id:
                 headers[STREAM_HEADER] = reply.stream_id
             return EventStream(reply.events(), headers, self._stall_s, partial(_failed, request))
-        return await self._whole(request, call, reply)
+        return await self._whole(request, reply)
 
-    async def _whole(
-        self, request: Request, call: OpenAICall, reply: OpenAIReply | EchoReply
-    ) -> Response:
+    async def _whole(self, request: Request, reply: OpenAIReply | EchoReply) -> Response:
         whole = await unless(disconnected(request.receive), reply.whole())
-        headers = {"x-request-id": call.request_id}
+        headers = _identified(request)
         return _gone() if whole is None else Response(whole, 200, headers, "application/json")
 
     def tenant(self, request: Request) -> str:
@@ -239,7 +241,7 @@ def _failed(request: Request, error: Exception) -> Response:
         error = Internal("internal error")
     FRONT_END_ERRORS.inc(front_end="http", error=type(error).__name__)
     status, body, headers = http_error(error)
-    return _json(body, status, headers | {"x-request-id": _request_id(request)})
+    return _json(body, status, headers | _identified(request))
 
 
 async def _raised(request: Request, error: Exception) -> Response:
@@ -260,16 +262,25 @@ def _http_failure(request: Request, error: HTTPException) -> Response:
         message = f"{message}: {request.method} {request.url.path}"
     code = codes.get(error.status_code)
     body = error_body(message, "invalid_request_error", code, None)
-    headers = dict(error.headers or {}) | {"x-request-id": _request_id(request)}
+    headers = dict(error.headers or {}) | _identified(request)
     return _json(body, error.status_code, headers)
 
 
 def _request_id(request: Request) -> str:
-    """The id of the request: the client's, once it is read, or else a random one."""
+    """The id of the request: that of its body, once it is read, or else a new one."""
     if not hasattr(request.state, "request_id"):
-        request.state.request_id = uuid.uuid4().hex
+        request.state.request_id = _trace(request).new_id()
     found: str = request.state.request_id
     return found
+
+
+def _trace(request: Request) -> Trace:
+    return Trace.of(request.headers.get)
+
+
+def _identified(request: Request) -> dict[str, str]:
+    """The header with the client's own `X-Request-Id`, or else with the request's id."""
+    return {REQUEST_ID: _trace(request).request_id or _request_id(request)}
 
 
 def _json(document: Json, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

@@ -13,7 +13,7 @@ from starlette.requests import ClientDisconnect, Request
 from cluster.api.bounded_json import parse
 from cluster.api.off_loop import off_loop
 from cluster.gateway.connections.byte_budget import ByteBudget, Reservation
-from engine.errors import InvalidRequest, Overloaded
+from engine.errors import InvalidRequest, Overloaded, shown
 
 READ_S = 30.0
 JSON_TYPE = "application/json"
@@ -36,6 +36,10 @@ async def read_json(
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != JSON_TYPE:
         raise HTTPException(415, f"the body must be JSON: send Content-Type: {JSON_TYPE}")
+    encoding = request.headers.get("content-encoding", "").strip().lower()
+    if encoding not in ("", "identity"):
+        message = f"the body has Content-Encoding {shown(encoding)}: send it without one"
+        raise HTTPException(415, message, {"accept-encoding": "identity"})
     reservation = Reservation(budget)
     try:
         body = await _read(request, max_bytes, reservation)

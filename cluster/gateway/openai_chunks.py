@@ -8,7 +8,9 @@ from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 from cluster.api import Progress, Summary
+from cluster.api.requests import TokenOffsets
 from engine.errors import Internal
+from engine.text.token_names import bytes_of_name
 from engine.types.sequence import FinishReason, SampledToken
 
 TokenText = Callable[[int], str]
@@ -33,6 +35,10 @@ class Form(Protocol):
         """A piece of a choice."""
         ...
 
+    def ending(self, choice: int, finish: FinishReason) -> Json:
+        """The last chunk of a choice, without text."""
+        ...
+
     def whole(
         self, choice: int, text: str, logprobs: Json | None, finish: FinishReason | None
     ) -> Json:
@@ -40,9 +46,9 @@ class Form(Protocol):
         ...
 
     def logprobs(
-        self, tokens: Sequence[SampledToken], token_text: TokenText, offset: int
-    ) -> tuple[Json, int]:
-        """The listing of `tokens`, and where in the text the next one starts."""
+        self, tokens: Sequence[SampledToken], token_text: TokenText, offsets: TokenOffsets
+    ) -> Json:
+        """The listing of `tokens`; `offsets` say where in the text they begin."""
         ...
 
 
@@ -65,6 +71,10 @@ class ChatForm:
         delta = {"content": text}
         return {"index": choice, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
 
+    def ending(self, choice: int, finish: FinishReason) -> Json:
+        """The reason, with an empty delta."""
+        return {"index": choice, "delta": {}, "logprobs": None, "finish_reason": finish}
+
     def whole(
         self, choice: int, text: str, logprobs: Json | None, finish: FinishReason | None
     ) -> Json:
@@ -73,15 +83,15 @@ class ChatForm:
         return {"index": choice, "message": message, "logprobs": logprobs, "finish_reason": finish}
 
     def logprobs(
-        self, tokens: Sequence[SampledToken], token_text: TokenText, offset: int
-    ) -> tuple[Json, int]:
+        self, tokens: Sequence[SampledToken], token_text: TokenText, offsets: TokenOffsets
+    ) -> Json:
         """One entry per token, with the best candidates."""
         content = [
             _entry(token.token, token.logprob, token_text)
             | {"top_logprobs": [_entry(top, value, token_text) for top, value in token.top]}
             for token in tokens
         ]
-        return {"content": content, "refusal": None}, offset
+        return {"content": content, "refusal": None}
 
 
 class CompletionForm:
@@ -103,24 +113,22 @@ class CompletionForm:
 
     whole = delta
 
+    def ending(self, choice: int, finish: FinishReason) -> Json:
+        """The reason, with an empty text."""
+        return self.delta(choice, "", None, finish)
+
     def logprobs(
-        self, tokens: Sequence[SampledToken], token_text: TokenText, offset: int
-    ) -> tuple[Json, int]:
+        self, tokens: Sequence[SampledToken], token_text: TokenText, offsets: TokenOffsets
+    ) -> Json:
         """Parallel lists: texts, log-probabilities, best candidates, offsets in the text."""
-        texts = [token_text(token.token) for token in tokens]
-        offsets = []
-        for text in texts:
-            offsets.append(offset)
-            offset += len(text)
-        listing = {
-            "tokens": texts,
+        return {
+            "tokens": [token_text(token.token) for token in tokens],
             "token_logprobs": [finite(token.logprob) for token in tokens],
             "top_logprobs": [
                 None if token.logprob is None else _best(token, token_text) for token in tokens
             ],
-            "text_offset": offsets,
+            "text_offset": [offsets.push(token.token) for token in tokens],
         }
-        return listing, offset
 
 
 @dataclass(slots=True)
@@ -146,16 +154,21 @@ class UsageCount:
 
     def json(self) -> Json:
         """`usage` in OpenAI's form."""
-        return {
-            "prompt_tokens": self.prompt_tokens,
-            "completion_tokens": self.completion_tokens,
-            "total_tokens": self.prompt_tokens + self.completion_tokens,
-            "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
-        }
+        details = {"prompt_tokens_details": {"cached_tokens": self.cached_tokens}}
+        return usage_json(self.prompt_tokens, self.completion_tokens) | details
 
 
 CHAT = ChatForm()
 COMPLETION = CompletionForm()
+
+
+def usage_json(prompt_tokens: int, completion_tokens: int) -> Json:
+    """`usage` in OpenAI's form, without details."""
+    return {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": completion_tokens,
+        "total_tokens": prompt_tokens + completion_tokens,
+    }
 
 
 def progress_json(progress: Progress, choice: int) -> Json:
@@ -177,9 +190,7 @@ def finite(logprob: float | None) -> float | None:
 
 def _entry(token: int, logprob: float | None, token_text: TokenText) -> Json:
     text = token_text(token)
-    # A part of a character has no text of its own, and its bytes are not known here.
-    found = None if "\ufffd" in text else list(text.encode(errors="replace"))
-    return {"token": text, "logprob": finite(logprob), "bytes": found}
+    return {"token": text, "logprob": finite(logprob), "bytes": list(bytes_of_name(text))}
 
 
 def _best(token: SampledToken, token_text: TokenText) -> dict[str, float | None]:

@@ -61,7 +61,8 @@ class EchoReply:
             tokens += one.behind.tokens
         listing = None
         if self._logprobs is not None:
-            listing, _ = COMPLETION.logprobs(tokens, self._generator.token_text, 0)
+            offsets = self._generator.offsets()
+            listing = COMPLETION.logprobs(tokens, self._generator.token_text, offsets)
         finish = one.behind.finish_reason if self._longer else "length"
         choice = COMPLETION.whole(index, text, listing, finish)
         if self._call.token_ids:

@@ -45,7 +45,7 @@ REFUSED: Mapping[str, tuple[object, ...]] = {
     "web_search_options": (),
 }
 # `include_obfuscation` requests padding; no chunk is padded.
-_STREAM_OPTIONS = frozenset({"include_usage", "include_obfuscation"})
+_STREAM_OPTIONS = frozenset({"include_usage", "include_obfuscation", "continuous_usage_stats"})
 # Bound: characters of an unknown field's name that are compared and shown.
 _NAME_CHARACTERS = 64
 _MESSAGE_FIELDS = frozenset({"role", "content"})
@@ -182,9 +182,11 @@ def _message(entry: object, name: str) -> ChatMessage:
             raise _unknown(key, f"{name}.", _MESSAGE_FIELDS)
         if value:
             raise InvalidRequest(f"{name}.{key} is not supported", field=f"{name}.{key}")
-    role = entry.get("role")
+    role, content = entry.get("role"), entry.get("content")
     role = "system" if role == "developer" else role
-    return chat_message(role, _content(entry.get("content"), f"{name}.content"), name)
+    if content is None and role == "assistant":
+        content = ""  # an answer without text, as clients keep it in their histories
+    return chat_message(role, _content(content, f"{name}.content"), name)
 
 
 def _content(value: object, name: str) -> str:

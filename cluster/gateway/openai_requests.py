@@ -17,6 +17,7 @@ from cluster.api import (
     TokenPrompt,
 )
 from cluster.api.limits import MAX_CHOICES
+from cluster.api.tracing import NO_TRACE, Trace
 from cluster.api.validation import (
     check_choices,
     check_name,
@@ -46,6 +47,7 @@ class OpenAICall:
     stream: bool
     include_usage: bool
     token_ids: bool = False
+    continuous_usage: bool = False
 
     @property
     def n(self) -> int:
@@ -92,11 +94,15 @@ class _Request(BaseModel):
             raise _first(error) from None
 
     def call(
-        self, request_id: str, tenant: str = DEFAULT_TENANT, arrived_s: float | None = None
+        self,
+        request_id: str,
+        tenant: str = DEFAULT_TENANT,
+        arrived_s: float | None = None,
+        trace: Trace = NO_TRACE,
     ) -> OpenAICall:
         """The call of `tenant`; `request_id` is used if the request has no id.
 
-        `arrived_s` is as in GenerateRequest.
+        `arrived_s` and `trace` are as in GenerateRequest.
         """
         name = check_request_id(self.request_id) or request_id
         if self.stream_options is not None and not self.stream:
@@ -107,16 +113,19 @@ class _Request(BaseModel):
             raise InvalidRequest("progress is allowed with stream only", field="progress")
         if self.resumable and not self.stream:
             raise InvalidRequest("resumable is allowed with stream only", field="resumable")
+        options = self.stream_options or {}
+        include_usage = options.get("include_usage", False)
         return OpenAICall(
-            requests=self._requests(name, tenant, arrived_s),
+            requests=self._requests(name, tenant, arrived_s, trace),
             request_id=name,
             stream=self.stream,
-            include_usage=(self.stream_options or {}).get("include_usage", False),
+            include_usage=include_usage,
             token_ids=self.return_token_ids,
+            continuous_usage=include_usage and options.get("continuous_usage_stats", False),
         )
 
     def _requests(
-        self, name: str, tenant: str, arrived_s: float | None
+        self, name: str, tenant: str, arrived_s: float | None, trace: Trace
     ) -> tuple[GenerateRequest, ...]:
         """One request for each prompt, numbered where there are several."""
         prompts = self._prompts()
@@ -139,6 +148,7 @@ class _Request(BaseModel):
             progress=self.progress,
             resumable=self.resumable,
             arrived_s=arrived_s,
+            trace=trace,
         )
         if len(prompts) == 1:
             return (request,)
@@ -164,7 +174,7 @@ class _Request(BaseModel):
             presence_penalty=self.presence_penalty,
             frequency_penalty=self.frequency_penalty,
             logit_bias=self.logit_bias,
-            seed=self.seed,
+            seed=_unsigned(self.seed),
             stop=self.stop,
             stop_token_ids=self.stop_token_ids,
             ignore_eos=self.ignore_eos,
@@ -223,6 +233,11 @@ class CompletionRequest(_Request):
                 "echo is for scoring: max_tokens must be given, as 0 or 1", field="max_tokens"
             )
         return replace(sampling, max_tokens=1)
+
+
+def _unsigned(seed: int | None) -> int | None:
+    """A seed as 64 bits without a sign; OpenAI's seeds are 64 bits with one."""
+    return seed + 2**64 if seed is not None and -(2**63) <= seed < 0 else seed
 
 
 def _first(error: ValidationError) -> InvalidRequest:

@@ -90,7 +90,8 @@ class OpenAIReply:
     def _whole_choice(self, number: int, choice: _ReplyChoice) -> Json:
         listing, form = None, self._note.layout
         if choice.sampled:
-            listing, _ = form.logprobs(choice.sampled, self._generator.token_text, 0)
+            offsets = self._generator.offsets()
+            listing = form.logprobs(choice.sampled, self._generator.token_text, offsets)
         whole = form.whole(number, "".join(choice.texts), listing, choice.finish)
         return whole | {"token_ids": choice.ids} if self._call.token_ids else whole
 

@@ -10,6 +10,7 @@ from typing import Any
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from cluster.api.bounded_json import on_one_line
 from cluster.api.error_mapping import http_error
 from cluster.api.event_streams import StallWatch, unless
 from engine.errors import Internal, TandemError
@@ -35,8 +36,12 @@ def comment(name: str, document: Mapping[str, Any]) -> bytes:
 
 
 def dump(document: Mapping[str, Any]) -> bytes:
-    """Compact JSON in UTF-8; a lone surrogate becomes a question mark."""
-    return _ENCODER.encode(document).encode(errors="replace")
+    """Compact JSON in UTF-8 on one line; a lone surrogate becomes a question mark."""
+    return _written(document)
+
+
+def _written(value: Any) -> bytes:
+    return on_one_line(_ENCODER.encode(value)).encode(errors="replace")
 
 
 def dump_large(document: Mapping[str, Any]) -> bytes:
@@ -49,15 +54,14 @@ def _pieces(value: Any) -> Iterator[bytes]:
     if isinstance(value, dict):
         before = b"{"
         for name, one in value.items():
-            yield before + _ENCODER.encode(name).encode(errors="replace") + b":"
+            yield before + _written(name) + b":"
             yield from _pieces(one)
             before = b","
         yield b"{}" if before == b"{" else b"}"
     elif isinstance(value, list) and len(value) > _PIECE_ITEMS:
         before = b"["
         for start in range(0, len(value), _PIECE_ITEMS):
-            piece = _ENCODER.encode(value[start : start + _PIECE_ITEMS])
-            yield before + piece[1:-1].encode(errors="replace")
+            yield before + _written(value[start : start + _PIECE_ITEMS])[1:-1]
             before = b","
         yield b"]"
     elif isinstance(value, list) and any(isinstance(one, dict | list) for one in value):
@@ -68,7 +72,7 @@ def _pieces(value: Any) -> Iterator[bytes]:
             before = b","
         yield b"]"
     else:
-        yield _ENCODER.encode(value).encode(errors="replace")
+        yield _written(value)
 
 
 async def disconnected(receive: Receive) -> None:

@@ -12,6 +12,7 @@ from starlette.websockets import WebSocket
 
 from cluster.api import Generator
 from cluster.api.error_mapping import http_error
+from cluster.api.tracing import REQUEST_ID, Trace
 from cluster.gateway.sse import dump
 from cluster.gateway.websocket_session import SocketSession
 from cluster.telemetry.router_metrics import FRONT_END_ERRORS
@@ -46,7 +47,8 @@ class SocketGateway:
         if refusal is not None:
             await socket.send_denial_response(refusal)
             return
-        await socket.accept()
+        name = Trace.of(socket.headers.get).request_id
+        await socket.accept(headers=[(REQUEST_ID.encode(), name.encode())] if name else None)
         session = SocketSession(self, socket)
         self._sessions.add(session)
         try:

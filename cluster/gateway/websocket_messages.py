@@ -18,6 +18,7 @@ from cluster.api import (
     Tokens,
 )
 from cluster.api.error_mapping import http_error
+from cluster.api.requests import TokenOffsets
 from cluster.api.validation import check_have, check_request_id, check_stream_id
 from cluster.gateway.answers.stream_note import StreamNote
 from cluster.gateway.json_body import parse_json
@@ -118,7 +119,7 @@ def failed(name: str | None, error: TandemError) -> Json:
 class Messages:
     """The messages of one generation that `name`, the client's id, stands for.
 
-    `offsets` are where the next token of each choice begins in its text, where it goes on.
+    `offsets` are those of the tokens of each choice, where it goes on.
     """
 
     def __init__(
@@ -127,13 +128,14 @@ class Messages:
         note: StreamNote,
         generator: Generator,
         prompts: int,
-        offsets: Sequence[int] = (),
+        offsets: Sequence[TokenOffsets] = (),
     ) -> None:
         self._name = name
         self._note = note
         self._generator = generator
         self._prompts = prompts
-        self._offsets = [*offsets] + [0] * (note.n * prompts - len(offsets))
+        new = note.n * prompts - len(offsets)
+        self._offsets = [*offsets, *(generator.offsets() for _ in range(new))]
         self._usage = UsageCount()
 
     def of(self, prompt_index: int, event: Event) -> Json | None:
@@ -179,10 +181,9 @@ class Messages:
             "finish_reason": event.finish_reason,
         }
         if self._note.logprobs:
-            listing, self._offsets[number] = self._note.layout.logprobs(
+            message["logprobs"] = self._note.layout.logprobs(
                 event.tokens, self._generator.token_text, self._offsets[number]
             )
-            message["logprobs"] = listing
         return message
 
     def _message(self, kind: str) -> Json:

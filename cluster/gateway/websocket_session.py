@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -21,6 +20,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 from cluster.api import Event, ResumeRequest, Tokens
 from cluster.api.event_streams import StallWatch, closing, end, merge, unless
 from cluster.api.off_loop import off_loop, write_event
+from cluster.api.tracing import Trace
 from cluster.gateway.answers.resumed import resumed
 from cluster.gateway.answers.stream_note import StreamNote
 from cluster.gateway.openai_chunks import Json
@@ -40,9 +40,9 @@ from cluster.gateway.websocket_messages import (
 )
 from cluster.telemetry.router_metrics import FRONT_END_ERRORS
 from engine.errors import (
+    AlreadyRunning,
     Cancelled,
     Internal,
-    InvalidRequest,
     NotFound,
     Overloaded,
     TandemError,
@@ -149,7 +149,7 @@ class SocketSession:
     async def _begin(self, name: str, kind: str, document: Json, size: int) -> None:
         self._gateway.check_open()
         if name in self._runs:
-            raise InvalidRequest(f"the id {name!r} runs already", field="id")
+            raise AlreadyRunning(f"the id {name!r} runs already")
         if len(self._tasks) >= MOST_AT_ONCE:
             message = f"{MOST_AT_ONCE} generations run on this socket, the most there may"
             raise Overloaded(message, retry_after_s=1.0)
@@ -167,12 +167,15 @@ class SocketSession:
         self, name: str, kind: str, document: Json, tenant: str, size: int
     ) -> _SocketRun:
         """The run of a new call, which came now."""
-        request_id, generator = uuid.uuid4().hex, self._gateway.generator
+        trace, generator = Trace.of(self._socket.headers.get), self._gateway.generator
+        request_id = trace.new_id()
         arrived_s = self._gateway.arrived_s
         call = await off_loop(size, lambda: read_call(kind, document, request_id, tenant))
         note = StreamNote.of(kind, call)
         kept = note.text() if call.requests[0].resumable else ""
-        requests = [replace(one, arrived_s=arrived_s, note=kept) for one in call.requests]
+        requests = [
+            replace(one, arrived_s=arrived_s, note=kept, trace=trace) for one in call.requests
+        ]
         messages = Messages(name, note, generator, len(requests))
         first, events = requests[0], merge([generator.generate(one) for one in requests])
 

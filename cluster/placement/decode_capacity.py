@@ -114,7 +114,9 @@ def large_enough(pool: str, replicas: Sequence[ReplicaRecord], tokens: int) -> l
     if not able:
         most = max(token_capacity(record) for record in replicas)
         raise PromptTooLong(
-            f"{tokens} tokens do not fit the {pool} pool, which holds {most}", field="prompt"
+            f"the prompt is too long: {tokens} tokens do not fit the {pool} pool, "
+            f"which holds {most}",
+            field="prompt",
         )
     return able
 

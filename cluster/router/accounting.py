@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from cluster.admission.refusals import Refused, is_fault
 from cluster.api import GenerateRequest, Summary
+from cluster.api.tracing import NO_TRACE, Trace
 from cluster.router.canary.routing import CanaryRoute, CanaryRouting
 from cluster.telemetry import request_log
 from cluster.telemetry import router_metrics as metrics
@@ -33,6 +34,7 @@ class RequestAccount:
     route: CanaryRoute
     began_s: float = field(default_factory=time.monotonic)
     ttft_s: float | None = None
+    trace: Trace = NO_TRACE
 
     def first_token(self, ttft_s: float) -> None:
         """Note the first token of the request; first tokens of further choices are ignored."""
@@ -61,7 +63,7 @@ class RequestAccounting:
         labels = self._labels.of(request, tenant)
         route = self._canaries.route(self._endpoint_of(request), tenant, request_id)
         began_s = time.monotonic() if request.arrived_s is None else request.arrived_s
-        return RequestAccount(request_id, tenant, labels, route, began_s)
+        return RequestAccount(request_id, tenant, labels, route, began_s, trace=request.trace)
 
     def turned_away(self, account: RequestAccount, error: TandemError) -> None:
         """Count a request that never began. It belongs to no arm of a canary."""
@@ -105,4 +107,6 @@ def _row(
         reason=one_line(last.message) if isinstance(last, TandemError) else None,
         decided_s=last.decided_s if isinstance(last, Refused) else None,
         arm=route.arm,
+        x_request_id=account.trace.request_id or None,
+        traceparent=account.trace.parent or None,
     )

@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager
 from cluster.admission.admission_queue import AdmissionQueue
 from cluster.admission.arrival import retry_key, size_of
 from cluster.admission.assignment import Assignment, FirstTokenTiming
-from cluster.api import ChoiceSummary, GenerateRequest, Started, Summary
+from cluster.api import ChatPrompt, ChoiceSummary, GenerateRequest, Started, Summary
 from cluster.api.gather import together
 from cluster.discovery.healthy_replicas import HealthyReplicas
 from cluster.placement.decode_capacity import token_capacity
@@ -31,7 +31,7 @@ from cluster.router.preprocessor import Preprocessor
 from cluster.router.resume_state import ChoiceSoFar, PreparedRequest, ResumeState
 from cluster.router.stream_metrics import StageTimes, StreamMetrics
 from cluster.telemetry import router_metrics as metrics
-from engine.errors import DeadlineExceeded
+from engine.errors import DeadlineExceeded, PromptTooLong
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +78,7 @@ class RequestPhases:
 
         Raises a TandemError.
         """
-        async with self._within(self._timeout_s):
+        async with self._within(self._timeout_s, request):
             prepared = await self._prepare(request, account.request_id)
             if prepared.delivery.at_end:
                 events.keep_text()
@@ -114,7 +114,7 @@ class RequestPhases:
         """Serve the rest of a request that another router began. Raises a TandemError."""
         # Nobody worked on it for a while, so it has some time in any case.
         left_s = max(_LEAST_REST_S, self._timeout_s - (time.monotonic() - account.began_s))
-        async with self._within(left_s):
+        async with self._within(left_s, request):
             prepared = await self._prepare(request, account.request_id)
             wanted = one_of(placement_request(prepared, account.began_s, account.tenant, request))
             runs = []
@@ -124,20 +124,22 @@ class RequestPhases:
             return _summary(prepared, await together(runs), account.began_s)
 
     @asynccontextmanager
-    async def _within(self, seconds: float) -> AsyncIterator[None]:
+    async def _within(self, seconds: float, request: GenerateRequest) -> AsyncIterator[None]:
         try:
             async with asyncio.timeout(seconds):
                 yield
+        except PromptTooLong as error:
+            if isinstance(request.prompt, ChatPrompt):
+                error.field = "messages"
+            raise
         except TimeoutError:
             what = f"the request took more than {self._timeout_s:g} s"
             raise DeadlineExceeded(what) from None
 
     async def _prepare(self, request: GenerateRequest, request_id: str) -> PreparedRequest:
         """Prepare a request. The KV of the largest decode replica bounds its `max_tokens`."""
-        most: int | None = None
-        if request.sampling.max_tokens is None:
-            records = self._pools.healthy("decode")
-            most = max((token_capacity(record) for record in records), default=None)
+        records = self._pools.healthy("decode")
+        most = max((token_capacity(record) for record in records), default=None)
         return await self._preprocessor.prepare(request, request_id, most)
 
     async def _adopt_choice(

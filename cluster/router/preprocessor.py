@@ -27,6 +27,7 @@ from cluster.config.stream_mode import delivery_of
 from cluster.router.resume_state import PreparedRequest
 from engine.errors import InvalidRequest, NotFound, PromptTooLong, shown
 from engine.kv.prefix_digest import Chain
+from engine.text.text_offsets import TextOffsets
 from engine.text.tokenizer import Tokenizer
 from engine.types.sampling_params import MAX_LOGPROBS, SamplingParams, check_token
 from protos.shared_prompt import SharedPrompt
@@ -67,6 +68,7 @@ class Preprocessor:
     ) -> PreparedRequest:
         """Check and complete a request; raises InvalidRequest, PromptTooLong or NotFound.
 
+        `max_tokens` is a cap: an answer gets what endpoint, context and decode pool have of it.
         `capacity_tokens` are the tokens that the decode pool can hold for one request, if known.
         """
         endpoint = self._endpoint(request)
@@ -80,10 +82,11 @@ class Preprocessor:
         check_choice_tokens(request.n, len(ids))
         sampling = request.sampling
         max_tokens = self._max_tokens(sampling, request.n, endpoint, left)
-        if sampling.max_tokens is None and capacity_tokens is not None:
+        if capacity_tokens is not None:
             max_tokens = max(1, min(max_tokens, capacity_tokens - len(ids) + 1))
         seed = secrets.randbelow(_MAX_SEED) if sampling.seed is None else sampling.seed
-        sampling = replace(sampling, max_tokens=max_tokens, seed=seed)
+        top_k = max(0, sampling.top_k)
+        sampling = replace(sampling, max_tokens=max_tokens, seed=seed, top_k=top_k)
         prompt, chain = await self._shared(request.tenant, ids, sampling)
         return PreparedRequest(
             request_id=request_id,
@@ -101,6 +104,10 @@ class Preprocessor:
     def token_text(self, token: int) -> str:
         """One token as text by itself."""
         return self._tokenizer.token_text(token)
+
+    def offsets(self) -> TextOffsets:
+        """The offsets of the tokens of a new text."""
+        return TextOffsets(self._tokenizer)
 
     def text(self, ids: Sequence[int]) -> str:
         """The text of token ids, without special tokens."""
@@ -237,9 +244,10 @@ class Preprocessor:
     def _context_left(self, tokens: int, answer: int = 1) -> int:
         left = self._card.context_tokens - tokens
         if left < answer:
+            behind = ", and the answer needs one more" if left == 0 else ""
             raise PromptTooLong(
-                f"the prompt has at least {tokens} tokens; the model's context holds "
-                f"{self._card.context_tokens} with the answer",
+                f"This model's maximum context length is {self._card.context_tokens} tokens. "
+                f"However, the prompt is too long: it has at least {tokens} tokens{behind}.",
                 field="prompt",
             )
         return left
@@ -252,12 +260,6 @@ class Preprocessor:
         Raises InvalidRequest where the log-probabilities of so many tokens are too many.
         """
         requested = sampling.max_tokens
-        if requested is not None and requested > self._card.context_tokens:
-            raise InvalidRequest(
-                f"max_tokens {requested} is more than the model's context of "
-                f"{self._card.context_tokens} tokens",
-                field="max_tokens",
-            )
         capped = min(requested or endpoint.max_output_tokens, endpoint.max_output_tokens, left)
         if sampling.logprobs is None:
             return capped

@@ -38,6 +38,7 @@ from cluster.telemetry.loop_lag import LoopLag
 from cluster.tenants.fair_share import FairShare
 from engine.errors import Cancelled, InvalidRequest, NotFound, Overloaded, TandemError, Unavailable
 from engine.kv.prefix_digest import DEFAULT_TENANT
+from engine.text.text_offsets import TextOffsets
 from protos.wire.client import Connector
 
 log = logging.getLogger(__name__)
@@ -119,6 +120,10 @@ class Router:
     def token_text(self, token: int) -> str:
         """One token as text by itself."""
         return self._preprocessor.token_text(token)
+
+    def offsets(self) -> TextOffsets:
+        """The offsets of the tokens of a new text."""
+        return self._preprocessor.offsets()
 
     def text(self, ids: Sequence[int]) -> str:
         """The text of token ids."""
@@ -261,7 +266,8 @@ class Router:
         except Overloaded:
             metrics.REFUSED.inc(reason="router_full", **account.labels)
             raise
-        log.info("request accepted", extra={"request_id": account.request_id, **account.labels})
+        named = {"request_id": account.request_id, **account.trace.fields()}
+        log.info("request accepted", extra={**named, **account.labels})
         return running
 
     def _check_open(self) -> None:

@@ -13,7 +13,14 @@ from cluster.journal.stream import JournaledStream
 from cluster.router.accounting import RequestAccount
 from cluster.router.event_buffer import EventBuffer
 from cluster.telemetry import router_metrics as metrics
-from engine.errors import Cancelled, InvalidRequest, Overloaded, TandemError, Unavailable
+from engine.errors import (
+    AlreadyRunning,
+    Cancelled,
+    InvalidRequest,
+    Overloaded,
+    TandemError,
+    Unavailable,
+)
 from engine.types.lane_quota import most_of
 
 
@@ -99,10 +106,10 @@ class RunningRequests:
             raise Overloaded(f"{most} requests run here, the most there may", retry_after_s=wait_s)
 
     def add(self, account: RequestAccount, choices: int, *, batch: bool = False) -> RunningRequest:
-        """Hold a new request; raises InvalidRequest, and Overloaded where there is no room."""
+        """Hold a new request; raises InvalidRequest, AlreadyRunning, or Overloaded: no room."""
         name = account.request_id
         if (account.tenant, name) in self._running:
-            raise InvalidRequest(f"request_id {name!r} is running already", field="request_id")
+            raise AlreadyRunning(f"request_id {name!r} is running already")
         most = most_of(self._most, batch=batch)
         if choices > most:
             raise InvalidRequest(f"n is {choices}: at most {most} choices run here", field="n")

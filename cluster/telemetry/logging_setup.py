@@ -28,6 +28,11 @@ PACKAGES = (
     "protos",
     "tandem",
 )
+_LINE_ENDS = str.maketrans(
+    {"\r": "\\r", "\n": "\\n", "\v": "\\u000b", "\f": "\\u000c", "\x1c": "\\u001c"}
+    | {"\x1d": "\\u001d", "\x1e": "\\u001e", "\x85": "\\u0085"}
+    | {"\u2028": "\\u2028", "\u2029": "\\u2029"}
+)
 _STANDARD = set(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
@@ -103,8 +108,8 @@ def _error_fields(error: BaseException) -> dict[str, str]:
 def _value(value: object) -> str:
     text = f"{value:.6g}" if isinstance(value, float) else str(value)
     plain = text and not any(char in ' "=\\' or not char.isprintable() for char in text)
-    return text if plain else json.dumps(text, ensure_ascii=False)
+    return text if plain else _escaped(json.dumps(text, ensure_ascii=False))
 
 
 def _escaped(text: str) -> str:
-    return text.replace("\r", "\\r").replace("\n", "\\n")
+    return text if text.isprintable() else text.translate(_LINE_ENDS)

@@ -24,7 +24,8 @@ class RequestRow:
     is `stable` or `canary`, where the endpoint has a canary.
     Times in seconds are those of the first choice, queue + prefill + first flush = ttft; None where
     the request did not get so far. `reason` is the message that the client got with an error, and
-    `decided_s` the time from arrival to the decision to refuse the request.
+    `decided_s` the time from arrival to the decision to refuse the request. `x_request_id` and
+    `traceparent` are the client's own ids (`cluster/api/tracing.py`).
     """
 
     request_id: str
@@ -42,6 +43,8 @@ class RequestRow:
     first_flush_s: float | None = None
     ttft_s: float | None = None
     total_s: float | None = None
+    x_request_id: str | None = None
+    traceparent: str | None = None
 
     def finished(self, summary: Summary) -> RequestRow:
         """The row with the times and counts of the summary."""

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from engine.errors import InvalidRequest, UnsupportedModel
+from engine.text.control_tokens import ControlTokens, check_unicode
+from engine.text.token_names import bytes_of_piece, name_of_bytes
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -45,6 +47,7 @@ class Tokenizer:
         added = self._backend.get_added_tokens_decoder()
         self._special = frozenset(token for token, entry in added.items() if entry.special)
         self._bytes = self._fallback_bytes()
+        self._controls = ControlTokens(self._backend, _template_source(fast))
 
     @classmethod
     def load(cls, path: str) -> Tokenizer:
@@ -83,22 +86,30 @@ class Tokenizer:
     def render_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
         """Token ids of a conversation in the model's chat template, up to the answer's start.
 
-        Each message has `role` and `content`. Raises InvalidRequest where the model has no chat
-        template, or the template refuses the messages.
+        Each message has `role` and `content`. The text of a control token in a message is text.
+        Raises InvalidRequest where the model has no chat template, or the template refuses the
+        messages.
         """
+        hidden_in, hidden = self._controls.hide(messages)
+        text = self._rendered(hidden_in)
+        if self._controls.must_separate(hidden):
+            return self._controls.encode(text, hidden)
+        return self._encode(text, field="messages", add_special_tokens=False)
+
+    def _rendered(self, messages: list[dict[str, Any]]) -> str:
         from jinja2 import TemplateError
 
         if not self._fast.chat_template:
             raise InvalidRequest(f"{self.name} has no chat template", field="messages")
         try:
             text = self._fast.apply_chat_template(
-                [dict(message) for message in messages], tokenize=False, add_generation_prompt=True
+                messages, tokenize=False, add_generation_prompt=True
             )
         except (TemplateError, *_TEMPLATE_ERRORS) as error:
             raise InvalidRequest(
                 f"the chat template of {self.name}: {_first_line(error)}", field="messages"
             ) from error
-        return self._encode(str(text), field="messages", add_special_tokens=False)
+        return str(text)
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of token ids; special tokens and ids outside the vocabulary give no text."""
@@ -107,12 +118,21 @@ class Tokenizer:
     def token_text(self, token: int) -> str:
         """The text of a single token, for listings, with its leading space; special tokens by name.
 
-        A token that is part of a character gives U+FFFD.
+        A token that is part of a character is named by its bytes (`engine/text/token_names.py`).
         """
         piece = self._backend.id_to_token(token)
         text = str(self._backend.decode([token], skip_special_tokens=False))
-        spaced = piece is not None and piece.startswith("▁") and not text.startswith((" ", "▁"))
+        raw = self._part_of_character(token, text)
+        if raw:
+            return name_of_bytes(raw)
+        # A decoder may leave out the first space of a text.
+        spaced = (piece or "").startswith("▁") and text == (piece or "").replace("▁", " ")[1:]
         return " " + text if spaced else text
+
+    def token_bytes(self, token: int) -> bytes:
+        """The bytes of a token that is made of bytes; nothing for another."""
+        piece = self._backend.id_to_token(token) or ""
+        return bytes_of_piece(piece, single=self.is_byte(token)) or b""
 
     def is_silent(self, token: int) -> bool:
         """Whether `decode` ignores this token: special, or unknown to the tokenizer."""
@@ -122,14 +142,19 @@ class Tokenizer:
         """Whether this token is a raw byte that decodes to text together with its neighbours."""
         return token in self._bytes
 
-    def _encode(self, text: str, *, field: str, add_special_tokens: bool) -> list[int]:
+    def _part_of_character(self, token: int, text: str) -> bytes:
+        """The bytes of a token that has no text of its own, or has that of another token."""
+        raw = self.token_bytes(token) if "\ufffd" in text or self.is_byte(token) else b""
         try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise InvalidRequest(
-                f"{field}: not valid Unicode at character {error.start} ({error.reason})",
-                field=field,
-            ) from error
+            character = raw.decode()
+        except UnicodeDecodeError:
+            return raw
+        others = (character, character.replace(" ", "▁"))
+        same = any(self._backend.token_to_id(one) is not None for one in others)
+        return raw if same and self.is_byte(token) else b""
+
+    def _encode(self, text: str, *, field: str, add_special_tokens: bool) -> list[int]:
+        check_unicode(text, field)
         # A batch of one: unlike `encode`, it lets other threads run meanwhile.
         encoded = self._backend.encode_batch([text], add_special_tokens=add_special_tokens)
         return list(encoded[0].ids)
@@ -141,6 +166,12 @@ class Tokenizer:
         if not ids or "<" in self.decode(ids[-1:]):
             return frozenset()
         return frozenset(ids)
+
+
+def _template_source(fast: PreTrainedTokenizerFast) -> str:
+    """The chat template, all of them where there are several, or nothing."""
+    source = fast.chat_template or ""
+    return source if isinstance(source, str) else "\n".join(source.values())
 
 
 def _generation_eos(path: str, local: bool) -> tuple[int, ...]:

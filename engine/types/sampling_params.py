@@ -27,6 +27,7 @@ class SamplingParams:
     """The parameters by which the tokens of a request are chosen, and end.
 
     `temperature` 0 is greedy. `top_k` 0, `top_p` 1, `min_p` 0 and `repetition_penalty` 1 are off.
+    `top_p` 0 keeps the best token alone. A client's `top_k` -1 is off, too; the router makes it 0.
     `seed` None lets the router draw one. `logprobs` k requests the chosen token's log-probability
     and the k best, both of the model's own distribution, before penalties and temperature.
     """
@@ -54,12 +55,12 @@ class SamplingParams:
     def check(self, vocabulary: int) -> None:
         """Raise InvalidRequest, naming the field, unless every value is in its range."""
         _between("temperature", self.temperature, 0.0, 100.0)
-        _between("top_p", self.top_p, 0.0, 1.0, open_low=True)
+        _between("top_p", self.top_p, 0.0, 1.0)
         _between("min_p", self.min_p, 0.0, 1.0)
         _between("repetition_penalty", self.repetition_penalty, 0.01, 100.0)
         _between("presence_penalty", self.presence_penalty, -2.0, 2.0)
         _between("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
-        _between("top_k", self.top_k, 0, 2**31 - 1)
+        _between("top_k", self.top_k, -1, 2**31 - 1)
         if self.max_tokens is not None:
             _between("max_tokens", self.max_tokens, 1, 2**31 - 1)
         if self.seed is not None:
@@ -108,12 +109,10 @@ def check_token(name: str, token: int, vocabulary: int) -> None:
         )
 
 
-def _between(name: str, value: float, low: float, high: float, *, open_low: bool = False) -> None:
+def _between(name: str, value: float, low: float, high: float) -> None:
     # Comparing holds for NaN, infinities, and integers that no float can hold.
-    inside = low <= value <= high and not (open_low and value == low)
-    if not inside:
-        opening = "more than" if open_low else "at least"
-        bounds = f"{opening} {_plain(low)} and at most {_plain(high)}"
+    if not low <= value <= high:
+        bounds = f"at least {_plain(low)} and at most {_plain(high)}"
         raise InvalidRequest(f"{name} must be {bounds}, not {shown(value)}", field=name)
 
 

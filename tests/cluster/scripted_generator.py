@@ -44,6 +44,18 @@ CARD = ModelCard(
 )
 
 
+class WordOffsets:
+    """Where each of the words begins."""
+
+    def __init__(self) -> None:
+        self._characters = 0
+
+    def push(self, token: int) -> int:
+        offset = self._characters
+        self._characters += len(WORDS[token]) if token < len(WORDS) else 1
+        return offset
+
+
 @dataclass
 class ScriptedGenerator:
     """Counts from one; with `error`, raises it after `after` events; `endless` never stops.
@@ -76,10 +88,13 @@ class ScriptedGenerator:
         return self.ill
 
     def token_text(self, token: int) -> str:
-        return WORDS[token] if token < len(WORDS) else "\ufffd"
+        return WORDS[token] if token < len(WORDS) else "bytes:\\xff"
+
+    def offsets(self) -> WordOffsets:
+        return WordOffsets()
 
     def text(self, ids: Sequence[int]) -> str:
-        return "".join(map(self.token_text, ids))
+        return "".join(WORDS[token] if token < len(WORDS) else "\ufffd" for token in ids)
 
     async def cancel(self, request_id: str, tenant: str) -> bool:
         if request_id not in self.running:

@@ -63,7 +63,7 @@ def test_an_older_request_waits_for_a_pass_instead_of_giving_up_its_blocks():
 def test_a_request_that_could_not_run_alone_is_refused():
     subject = scheduler(BlockPool(2))
     subject.check_feasible(sequence("a", 5, max_tokens=4))
-    with pytest.raises(PromptTooLong, match="need 3 KV blocks, the decode pool has 2"):
+    with pytest.raises(PromptTooLong, match="needs 3 KV blocks, the decode pool has 2"):
         subject.check_feasible(sequence("a", 5, max_tokens=5))
 
 

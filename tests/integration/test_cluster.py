@@ -234,12 +234,22 @@ async def test_bad_input_costs_no_replica_anything(config):
         assert not any(in_use(replica) for replica in local.replicas)
 
 
-async def test_a_request_that_can_never_fit_is_refused_with_both_numbers(config):
+async def test_a_prompt_that_can_never_fit_is_refused_with_both_numbers(config):
     async with cluster(small_pool(config, 8)) as local:
-        with pytest.raises(PromptTooLong, match=r"139 tokens do not fit.*128"):
-            await local.client.complete([1] * 100, max_tokens=40)
-        whole = await local.client.complete([1] * 100, max_tokens=29, ignore_eos=True)
-        assert whole.summary.completion_tokens == 29
+        with pytest.raises(PromptTooLong, match=r"140 tokens do not fit.*128") as refusal:
+            await local.client.complete([1] * 140, max_tokens=1)
+        assert refusal.value.field == "prompt"
+        for chat, words in (("x" * 140, "do not fit"), ("x" * 3000, "maximum context length")):
+            with pytest.raises(PromptTooLong, match=words) as refusal:
+                await local.client.complete([{"role": "user", "content": chat}])
+            assert refusal.value.field == "messages" and "too long" in refusal.value.message
+
+
+async def test_max_tokens_is_cut_to_what_the_pool_has(config):
+    async with cluster(small_pool(config, 8)) as local:
+        for most in (29, 40, 10**6):
+            whole = await local.client.complete([1] * 100, max_tokens=most, ignore_eos=True)
+            assert whole.summary.completion_tokens == 29
 
 
 async def test_a_full_router_refuses_and_says_when_to_come_back(config):

@@ -24,7 +24,7 @@ from cluster.api.event_streams import end
 from cluster.client.admin_client import request_purge
 from cluster.deploy.embedded_redis import EmbeddedRedis
 from cluster.router.server import RouterServer
-from engine.errors import Cancelled, InvalidRequest, NotFound
+from engine.errors import AlreadyRunning, Cancelled, InvalidRequest, NotFound
 from engine.types.sampling_params import SamplingParams
 from tandem_client import Client
 from tests.eventually import eventually
@@ -255,7 +255,7 @@ async def test_a_request_begins_again_whose_client_knew_no_stream(config):
         for _ in range(2):
             await anext(second)
         await second.aclose()
-        with pytest.raises(InvalidRequest, match="running already"):
+        with pytest.raises(AlreadyRunning, match="running already"):
             await anext(router.generate(replace(request, request_id="b")))
 
 

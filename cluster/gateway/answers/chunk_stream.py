@@ -23,9 +23,10 @@ from cluster.api import (
 )
 from cluster.api.event_streams import closing
 from cluster.api.off_loop import write_event
+from cluster.api.requests import TokenOffsets
 from cluster.gateway.answers.stream_cursor import StreamCursor
 from cluster.gateway.answers.stream_note import StreamNote
-from cluster.gateway.openai_chunks import Json, UsageCount, progress_json
+from cluster.gateway.openai_chunks import Json, UsageCount, progress_json, usage_json
 from cluster.gateway.sse import DONE, HEARTBEAT, comment, data, dump
 from engine.errors import Internal
 
@@ -33,8 +34,7 @@ from engine.errors import Internal
 class ChunkStream:
     """The events of one answer. `prompts` counts its prompts.
 
-    With a `cursor` the answer goes on behind it; `offsets` are then where the next token of each
-    choice begins in its text.
+    With a `cursor` the answer goes on behind it; `offsets` are then those of each choice's tokens.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class ChunkStream:
         generator: Generator,
         prompts: int = 1,
         cursor: StreamCursor | None = None,
-        offsets: Sequence[int] = (),
+        offsets: Sequence[TokenOffsets] = (),
     ) -> None:
         choices = note.n * prompts
         self._note = note
@@ -53,9 +53,11 @@ class ChunkStream:
         self._cursor = cursor
         have = [] if cursor is None else cursor.have
         self._opened = [bool(count) for count in have] + [False] * (choices - len(have))
-        self._offsets = list(offsets) + [0] * (choices - len(offsets))
+        new = choices - len(offsets)
+        self._offsets = [*offsets, *(generator.offsets() for _ in range(new))]
         self._model = generator.model.name
         self._usage = UsageCount()
+        self._prompt_tokens, self._tokens_so_far = 0, sum(have)
         self._frame: tuple[bytes, bytes] | None = None
         if cursor is not None:
             cursor.have += [0] * (choices - len(have))
@@ -89,6 +91,7 @@ class ChunkStream:
                 return self._comment(comment("resumability", {"suspended": suspended}))
             case Started():
                 self._model = event.model or self._model
+                self._prompt_tokens += event.prompt_tokens
                 if event.stream_id and self._cursor is None:
                     self._cursor = StreamCursor(event.stream_id, [0] * self._note.n)
                 return self._id()
@@ -102,6 +105,7 @@ class ChunkStream:
         if event.choice >= self._note.n:
             raise Internal(f"tokens of choice {event.choice} of {self._note.n}")
         number = prompt_index * self._note.n + event.choice
+        self._tokens_so_far += len(event.ids)
         written = await write_event(event, partial(self._chunks, number))
         if self._cursor is None:
             return written
@@ -115,25 +119,39 @@ class ChunkStream:
         return written if self._cursor is None else written[:-1]
 
     def _chunks(self, number: int, event: Tokens) -> bytes:
-        """The event's chunk. The opening of its choice is in it, or in a chunk before it."""
+        """The event's chunks: the opening of its choice, its text, and the end of the choice.
+
+        They are one where the stream is resumable.
+        """
         opening = None if self._opened[number] else self._form.opening(number)
         first, self._opened[number] = not self._opened[number], True
-        logprobs = self._logprobs(number, event)
-        if not (first or event.text or event.finish_reason or logprobs or self._note.token_ids):
+        logprobs, finish = self._logprobs(number, event), event.finish_reason
+        has_text = bool(event.text or logprobs or self._note.token_ids)
+        if not (first or has_text or finish):
             return b""
-        delta = self._form.delta(number, event.text, logprobs, event.finish_reason)
+        resumable = self._cursor is not None
+        delta = self._form.delta(number, event.text, logprobs, finish if resumable else None)
         if self._note.token_ids:
             delta["token_ids"] = event.ids
-        if opening is None:
+        if resumable:
+            if opening is not None:
+                delta["delta"] = opening["delta"] | delta["delta"]
             return self._chunk(delta)
-        if self._cursor is None:
-            return self._chunk(opening) + self._chunk(delta)
-        return self._chunk(delta | {"delta": opening["delta"] | delta["delta"]})
+        chunks = [] if opening is None else [opening]
+        if has_text or (first and not finish):
+            chunks.append(delta)
+        if finish:
+            ids: Json = {"token_ids": []} if self._note.token_ids else {}
+            chunks.append(self._form.ending(number, finish) | ids)
+        return b"".join(map(self._chunk, chunks))
 
     def _chunk(self, choice: Json) -> bytes:
         if self._frame is None:
             self._frame = self._new_frame()
         head, tail = self._frame
+        if self._note.continuous_usage:
+            usage = usage_json(self._prompt_tokens, self._tokens_so_far)
+            tail = b'],"usage":' + dump(usage) + b"}\n\n"
         return head + dump(choice) + tail
 
     def _new_frame(self) -> tuple[bytes, bytes]:
@@ -144,10 +162,7 @@ class ChunkStream:
     def _logprobs(self, number: int, event: Tokens) -> Json | None:
         if not self._note.logprobs or not event.tokens:
             return None
-        listing, self._offsets[number] = self._form.logprobs(
-            event.tokens, self._generator.token_text, self._offsets[number]
-        )
-        return listing
+        return self._form.logprobs(event.tokens, self._generator.token_text, self._offsets[number])
 
     def _envelope(self) -> Json:
         return {

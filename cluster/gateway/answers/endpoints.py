@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from cluster.api import Generator, ResumeRequest
 from cluster.api.event_streams import merge, unless
+from cluster.api.tracing import REQUEST_ID, Trace
 from cluster.api.validation import check_stream_id
 from cluster.gateway.answers.chunk_stream import ChunkStream
 from cluster.gateway.answers.resumed import resumed
@@ -51,7 +52,8 @@ class StreamEndpoints:
             return Response(status_code=_CLIENT_CLOSED)
         request.state.request_id = rest.note.request_id
         chunks = ChunkStream(rest.note, self._generator, 1, cursor, rest.offsets)
-        headers = {"x-request-id": rest.note.request_id, STREAM_HEADER: cursor.stream_id}
+        name = Trace.of(request.headers.get).request_id or rest.note.request_id
+        headers = {REQUEST_ID: name, STREAM_HEADER: cursor.stream_id}
         events = chunks.events(merge([rest.events]))
         return EventStream(events, headers, self._stall_s, partial(self._failed, request))
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from cluster.api import Event, Generator, ResumeRequest, Started, Tokens
 from cluster.api.event_streams import closing
 from cluster.api.off_loop import write_event
+from cluster.api.requests import TokenOffsets
 from cluster.gateway.answers.stream_note import StreamNote
 from engine.errors import Internal, InvalidRequest, Unavailable
 
@@ -20,12 +21,12 @@ BEGIN_S = 10.0
 class ResumedAnswer:
     """The rest of a stream, with Started first.
 
-    `offsets` are where the next token of each choice begins in its text, or nothing.
+    `offsets` are those of the tokens of each choice, or nothing.
     """
 
     note: StreamNote
     events: AsyncIterator[Event]
-    offsets: tuple[int, ...]
+    offsets: tuple[TokenOffsets, ...]
 
 
 async def resumed(generator: Generator, request: ResumeRequest) -> ResumedAnswer:
@@ -38,7 +39,7 @@ async def resumed(generator: Generator, request: ResumeRequest) -> ResumedAnswer
                 if len(request.have) > note.n:
                     message = f"have must have at most {note.n} choices, not {len(request.have)}"
                     raise InvalidRequest(message, field="have")
-                offsets: tuple[int, ...] = ()
+                offsets: tuple[TokenOffsets, ...] = ()
                 if note.has_text_offsets and any(request.have):
                     await _close(events)
                     offsets = await _offsets(generator, request)
@@ -67,14 +68,15 @@ async def _begin(
     return events, started
 
 
-async def _offsets(generator: Generator, request: ResumeRequest) -> tuple[int, ...]:
-    """The characters of the tokens that the client has, by choice."""
-    left, lengths = list(request.have), [0] * len(request.have)
+async def _offsets(generator: Generator, request: ResumeRequest) -> tuple[TokenOffsets, ...]:
+    """The offsets behind the tokens that the client has, by choice."""
+    left, offsets = list(request.have), tuple(generator.offsets() for _ in request.have)
 
     def count(event: Tokens) -> None:
         ids = event.ids[: left[event.choice]]
         left[event.choice] -= len(ids)
-        lengths[event.choice] += sum(len(generator.token_text(token)) for token in ids)
+        for token in ids:
+            offsets[event.choice].push(token)
 
     async with closing(generator.resume(replace(request, have=()))) as events:
         async for event in events:
@@ -82,7 +84,7 @@ async def _offsets(generator: Generator, request: ResumeRequest) -> tuple[int, .
                 await write_event(event, count)
             if not any(left):
                 break
-    return tuple(lengths)
+    return offsets
 
 
 async def _with_first(started: Started, events: AsyncIterator[Event]) -> AsyncIterator[Event]:

@@ -14,6 +14,7 @@ from cluster.gateway.openai_requests import OpenAICall
 from engine.errors import Internal, InvalidRequest
 
 FORMS: dict[str, Form] = {"chat": CHAT, "completion": COMPLETION}
+_LATER = {"continuous_usage": False}  # fields that notes of earlier versions do not have
 _KINDS = {
     "form": str,
     "request_id": str,
@@ -22,6 +23,7 @@ _KINDS = {
     "include_usage": bool,
     "token_ids": bool,
     "logprobs": bool,
+    "continuous_usage": bool,
 }
 
 
@@ -29,7 +31,7 @@ _KINDS = {
 class StreamNote:
     """How an answer is written. `form` is a key of FORMS; `created` is in seconds since the epoch.
 
-    `n` choices answer each prompt.
+    `n` choices answer each prompt. With `continuous_usage` each chunk tells the tokens so far.
     """
 
     form: str
@@ -39,6 +41,7 @@ class StreamNote:
     include_usage: bool
     token_ids: bool
     logprobs: bool
+    continuous_usage: bool = False
 
     @classmethod
     def of(cls, form: str, call: OpenAICall) -> Self:
@@ -51,6 +54,7 @@ class StreamNote:
             include_usage=call.include_usage,
             token_ids=call.token_ids,
             logprobs=call.requests[0].sampling.logprobs is not None,
+            continuous_usage=call.continuous_usage,
         )
 
     @classmethod
@@ -68,7 +72,10 @@ class StreamNote:
             found = json.loads(text)
         except (ValueError, RecursionError):
             raise fault from None
-        if not isinstance(found, dict) or found.keys() != _KINDS.keys():
+        if not isinstance(found, dict):
+            raise fault
+        found = {**_LATER, **found}
+        if found.keys() != _KINDS.keys():
             raise fault
         if any(type(found[name]) is not kind for name, kind in _KINDS.items()):
             raise fault
@@ -84,6 +91,7 @@ class StreamNote:
     def text(self) -> str:
         """The note as JSON."""
         fields = {name: getattr(self, name) for name in _KINDS}
+        fields = {name: one for name, one in fields.items() if _LATER.get(name) is not one}
         return json.dumps(fields, separators=(",", ":"))
 
     @property

@@ -17,6 +17,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from uvicorn.server import ServerState
 
 from cluster.gateway.connections.client_timer import ClientTimer
+from cluster.gateway.connections.departure import DepartureProbe
 from cluster.gateway.connections.refusals import (
     FULL,
     LARGE_HEAD,
@@ -59,6 +60,7 @@ class HttpConnection(HttpToolsProtocol):
         self._head_timer = ClientTimer(self.loop, self._limits.head_s, self._head_late)
         self._stall_timer = ClientTimer(self.loop, self._limits.stall_s, self.abort)
         self._linger_timer = ClientTimer(self.loop, self._limits.linger_s, self.abort)
+        self._departure = DepartureProbe(self.loop, self._unanswered)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Wait for headers, or refuse the connection because there are too many."""
@@ -76,6 +78,16 @@ class HttpConnection(HttpToolsProtocol):
         if self._working:
             self._leave_request()
         super().connection_lost(exc)
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """The client sends nothing more. What it has asked for is answered, but not over TLS."""
+        tls = self.transport.get_extra_info("ssl_object") is not None
+        if tls or self._deaf or not self._working or self.cycle.more_body:
+            return False
+        self._deaf = True
+        self.cycle.keep_alive = False
+        self._departure.start(self.transport)
+        return True
 
     def data_received(self, data: bytes) -> None:
         """Parse `data`, or drop it if the connection takes nothing more."""
@@ -247,6 +259,10 @@ class HttpConnection(HttpToolsProtocol):
         self._registry.linger(self)
         self._linger_timer.start()
 
+    def _unanswered(self) -> bool:
+        running = self._running
+        return self._working and running is not None and not running.response_started
+
     def _leave_request(self) -> None:
         """Tell the running request that its client is gone."""
         if self._running is not None:
@@ -277,5 +293,5 @@ class HttpConnection(HttpToolsProtocol):
 
     def _stop_timers(self) -> None:
         self._unset_keepalive_if_required()
-        for timer in (self._head_timer, self._stall_timer, self._linger_timer):
+        for timer in (self._head_timer, self._stall_timer, self._linger_timer, self._departure):
             timer.stop()

@@ -74,7 +74,7 @@ def test_a_class_of_a_deeper_module_comes_back_as_its_ancestor_or_itself():
 def test_retryable_errors_have_a_retry_time(kind):
     status, _, headers = http_error(kind("busy", retry_after_s=2.5))
     assert headers == {"retry-after": "3", "retry-after-ms": "2500"}
-    assert status >= 429
+    assert status in (409, 429, 500, 503, 504)
     assert sent(kind("busy", retry_after_s=2.5)).retry_after_s == 2.5
     assert sent(kind("busy")).retry_after_s == 1.0
 

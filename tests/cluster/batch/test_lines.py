@@ -103,6 +103,9 @@ def test_lines_are_in_openais_form():
     assert failed["response"] is None
     assert failed["error"] == {"code": "invalid_line", "message": "line 3: no"}
     assert json.loads(result_line("a", BatchReply(200, "", "\ud800")))["response"]["body"] == "?"
+    written = result_line("a", BatchReply(200, "", "\x85\u2028\u2029")).decode()
+    assert len(written.splitlines()) == 1
+    assert json.loads(written)["response"]["body"] == "\x85\u2028\u2029"
 
 
 def test_one_batch_writes_to_a_file(tmp_path):

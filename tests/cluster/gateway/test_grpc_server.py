@@ -67,6 +67,23 @@ async def test_a_stream_of_started_tokens_and_summary(stub, generator):
     assert generator.finished == ["r1"]
 
 
+async def test_the_metadata_of_a_clients_tracing(stub, generator):
+    parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    metadata = (("x-request-id", "my-trace-1"), ("traceparent", parent))
+    for request_id in ("", "r1"):
+        call = stub.Generate(Request(text="a", request_id=request_id), metadata=metadata)
+        assert ("x-request-id", "my-trace-1") in tuple(await call.initial_metadata())
+        assert [event async for event in call]
+    first, second = generator.requests
+    assert first.request_id.startswith("my-trace-1-") and second.request_id == "r1"
+    assert first.trace.parent == parent
+
+
+async def test_top_k_of_minus_one_arrives(stub, generator):
+    await events(stub, Request(text="a", sampling=Sampling(top_k=-1, top_p=0)))
+    assert (generator.requests[0].sampling.top_k, generator.requests[0].sampling.top_p) == (-1, 0)
+
+
 async def test_heartbeats_are_events_of_their_own(stub, generator):
     generator.heartbeats = 2
     kinds = [event.WhichOneof("event") for event in await events(stub, Request(text="a"))]

@@ -117,7 +117,7 @@ async def test_ids_come_also_where_there_is_no_text_yet(client, generator):
     )
     *events, _ = response.text.removesuffix("\n\n").split("\n\n")
     choices = [json.loads(event.removeprefix("data: "))["choices"][0] for event in events]
-    assert [one["token_ids"] for one in choices] == [[0], [1], [2], [3]]
+    assert [one["token_ids"] for one in choices] == [[0], [1], [2], [3], []]
 
 
 async def test_progress_is_a_comment_that_carries_json(client):
@@ -167,6 +167,72 @@ async def test_a_refusal_behind_a_heartbeat_says_when_to_come_back(client, gener
     assert "never" in response.text and "retry_after_ms" not in response.text
 
 
+@pytest.mark.parametrize("path", [CHAT, TEXT])
+async def test_the_last_text_of_a_stream_comes_before_its_finish_reason(client, path):
+    body = {"stream": True, "max_tokens": 2, "stream_options": {"include_usage": True}}
+    reply = await client.post(path, json=HELLO | body if path == CHAT else body | {"prompt": "a"})
+    *chunks, usage = [json.loads(line[6:]) for line in reply.text.split("\n\n")[:-2]]
+    choices = [chunk["choices"][0] for chunk in chunks]
+    assert [one["finish_reason"] for one in choices[:-1]] == [None] * (len(choices) - 1)
+    assert choices[-1]["finish_reason"] == "length"
+    assert usage["usage"]["completion_tokens"] == 2
+    if path == CHAT:
+        assert [one["delta"].get("content") for one in choices] == ["", "one", " two", None]
+        assert choices[-1]["delta"] == {}
+    else:
+        assert [one["text"] for one in choices] == ["one", " two", ""]
+
+
+async def test_usage_comes_with_each_chunk_where_it_is_asked_for(client):
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    body = {"prompt": ["a b", "c"], "n": 2, "max_tokens": 2, "stream": True}
+    reply = await client.post(TEXT, json=body | {"stream_options": options})
+    chunks = [json.loads(line[6:]) for line in reply.text.split("\n\n")[:-2]]
+    assert all(chunk["usage"] for chunk in chunks)
+    counts = [chunk["usage"]["completion_tokens"] for chunk in chunks]
+    assert counts == sorted(counts) and counts[0] == 1 and counts[-1] == 8
+    assert chunks[-2]["usage"]["prompt_tokens"] == 3 == chunks[-1]["usage"]["prompt_tokens"]
+    alone = {"stream_options": {"continuous_usage_stats": True}}
+    reply = await client.post(TEXT, json=body | alone)
+    assert '"usage"' not in reply.text
+
+
+async def test_no_event_has_a_line_end_of_unicode(client, generator):
+    ends = "\x85\u2028\u2029"
+
+    async def lines(request):
+        async for event in type(generator)().generate(request):
+            yield replace(event, text=ends) if isinstance(event, Tokens) else event
+
+    generator.generate = lines
+    reply = await client.post(TEXT, json={"prompt": "a", "stream": True})
+    for line in reply.text.splitlines():
+        if line not in ("", "data: [DONE]"):
+            assert json.loads(line[6:])["choices"][0]["text"] in (ends, "")
+    whole = await client.post(TEXT, json={"prompt": "a"})
+    assert len(whole.text.splitlines()) == 1
+    assert whole.json()["choices"][0]["text"] == ends * 4
+
+
+async def test_the_clients_own_request_id_comes_back(client, generator):
+    parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    headers = {"x-request-id": "my-trace-1", "traceparent": parent}
+    for body in (HELLO, HELLO | {"stream": True}, {"messages": []}):
+        reply = await client.post(CHAT, json=body, headers=headers)
+        assert reply.headers["x-request-id"] == "my-trace-1"
+    first, second = generator.requests
+    for request in (first, second):
+        assert request.request_id.startswith("my-trace-1-")
+        assert (request.trace.request_id, request.trace.parent) == ("my-trace-1", parent)
+    # A proxy sends one id with several requests, which may run at once.
+    assert first.request_id != second.request_id
+    await client.post(CHAT, json=HELLO | {"request_id": "r1"}, headers=headers)
+    assert generator.requests[-1].request_id == "r1"
+    for wrong in ("with space", "x" * 200):
+        reply = await client.post(CHAT, json=HELLO, headers={"x-request-id": wrong})
+        assert reply.status_code == 200 and reply.headers["x-request-id"] != wrong
+
+
 @pytest.mark.parametrize("after", [0, 2])
 @pytest.mark.parametrize("stream", [False, True])
 async def test_one_of_several_prompts_fails(client, generator, stream, after):
@@ -193,7 +259,7 @@ async def test_one_of_several_prompts_fails(client, generator, stream, after):
 
 async def test_other_paths_and_methods(client):
     error_of(await client.get("/nowhere"), 404)
-    error_of(await client.get("/v1/models/"), 404)
+    assert (await client.get("/v1/models/")).json() == (await client.get("/v1/models")).json()
     wrong = await client.get(CHAT)
     error_of(wrong, 405)
     assert wrong.headers["allow"] == "POST"
@@ -201,7 +267,8 @@ async def test_other_paths_and_methods(client):
 
 
 async def test_health_and_metrics(client, generator):
-    assert (await client.get("/healthz")).json() == {"status": "ok"}
+    for path in ("/healthz", "/health"):
+        assert (await client.get(path)).json() == {"status": "ok"}
     generator.ill = ("decode#1",)
     response = await client.get("/healthz")
     assert (response.status_code, response.json()["unhealthy"]) == (200, ["decode#1"])

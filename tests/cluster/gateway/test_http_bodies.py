@@ -82,9 +82,9 @@ async def local(generator) -> AsyncIterator[httpx.AsyncClient]:
         (HELLO | {"temperature": "warm"}, "temperature"),
         (HELLO | {"temperature": -1}, "temperature"),
         (HELLO | {"temperature": True}, "temperature"),
-        (HELLO | {"top_p": 0}, "top_p"),
+        (HELLO | {"top_p": -0.1}, "top_p"),
         (HELLO | {"presence_penalty": 3}, "presence_penalty"),
-        (HELLO | {"top_k": -1}, "top_k"),
+        (HELLO | {"top_k": -2}, "top_k"),
         (HELLO | {"top_k": 1.5}, "top_k"),
         (HELLO | {"min_p": 2}, "min_p"),
         (HELLO | {"repetition_penalty": 0}, "repetition_penalty"),
@@ -94,7 +94,7 @@ async def local(generator) -> AsyncIterator[httpx.AsyncClient]:
         (HELLO | {"n": True}, "n"),
         (HELLO | {"n": -1}, "n"),
         (HELLO | {"n": 10**30}, "n"),
-        (HELLO | {"seed": -1}, "seed"),
+        (HELLO | {"seed": -(2**63) - 1}, "seed"),
         (HELLO | {"seed": 2**64}, "seed"),
         (HELLO | {"stop": 5}, "stop"),
         (HELLO | {"stop": ["a", 5]}, "stop"),
@@ -270,3 +270,28 @@ def test_no_body_makes_a_fault(body, path):
 def test_no_bytes_make_a_fault(content):
     client = TestClient(create_app(ScriptedGenerator(), metrics), LOCAL, headers=AS_JSON)
     assert client.post(CHAT, content=content).status_code == 400
+
+
+async def test_values_at_the_edge_of_openais_ranges_are_taken(client, generator):
+    edges = {"top_p": 0, "top_k": -1, "seed": -1, "temperature": 2, "presence_penalty": -2}
+    for name, value in edges.items():
+        assert (await client.post(CHAT, json=HELLO | {name: value})).status_code == 200, name
+    assert generator.requests[2].sampling.seed == 2**64 - 1
+
+
+async def test_an_answer_without_text_is_an_empty_turn(client, generator):
+    turns = [*HELLO["messages"], {"role": "assistant", "content": None}, *HELLO["messages"]]
+    assert (await client.post(CHAT, json={"messages": turns})).status_code == 200
+    assert generator.requests[0].prompt.messages[1].content == ""
+    wrong = {"messages": [{"role": "user", "content": None}]}
+    assert error_of(await client.post(CHAT, json=wrong), 400)["param"] == "messages[0].content"
+
+
+async def test_an_encoded_body_is_refused_by_the_name_of_its_encoding(client):
+    for encoding, status in (("gzip", 415), ("br, gzip", 415), ("identity", 200)):
+        headers = {"content-encoding": encoding}
+        reply = await client.post(CHAT, json=HELLO, headers=headers)
+        assert reply.status_code == status
+        if status == 415:
+            assert encoding in error_of(reply, 415)["message"]
+            assert reply.headers["accept-encoding"] == "identity"

@@ -109,7 +109,7 @@ async def test_http_answers_over_tls(own: Certificates) -> None:
         async with httpx.AsyncClient(verify=own.trusting()) as client:
             for _ in range(2):  # on one connection
                 reply = await client.post(f"https://localhost:{front_end.port}{TEXT}", json=STREAM)
-                assert reply.text.count("data: ") == 5
+                assert reply.text.count("data: ") == 6
         address = f"wss://localhost:{front_end.port}/v1/stream"
         async with connect(address, ssl=own.trusting()) as connection:
             assert await connection.ping()

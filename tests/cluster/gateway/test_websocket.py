@@ -254,10 +254,20 @@ async def test_every_message_gets_an_answer(socket, document):
     assert messages[-1]["type"] == "end" or messages[-1]["status"] in (400, 404)
 
 
-async def test_an_id_that_runs_is_refused(socket, generator):
+async def test_the_headers_of_a_clients_tracing(generator):
+    async with opened(generator, {"x-request-id": "my-trace-1"}) as socket:
+        assert socket.response.headers["x-request-id"] == "my-trace-1"
+        await say(socket, TEXT | {"id": "a"})
+        await say(socket, TEXT | {"id": "b"})
+        await until_ends(socket, 2)
+    names = {request.request_id for request in generator.requests}
+    assert len(names) == 2 and all(name.startswith("my-trace-1-") for name in names)
+
+
+async def test_an_id_that_runs_is_refused_for_now(socket, generator):
     generator.endless, generator.pause_s = True, 0.002
     await say(socket, TEXT | {"id": "a"})
-    assert await failure_among(socket, TEXT | {"id": "a"}) == ("a", 400)
+    assert await failure_among(socket, TEXT | {"id": "a"}) == ("a", 409)
     assert len(generator.started) == 1
 
 

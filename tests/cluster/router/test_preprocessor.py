@@ -66,7 +66,13 @@ async def test_max_tokens_is_within_endpoint_context_and_pool(preprocessor):
     assert await most(50, 10, "chat") == 20
     assert await most(100, 60, "report") == 40
     assert await most(None, 10, "report", capacity=32) == 23
-    assert await most(50, 10, "report", capacity=32) == 50
+    assert await most(50, 10, "report", capacity=32) == 23
+    assert await most(2**30, 10, "chat") == 20
+
+
+async def test_a_clients_top_k_of_minus_one_is_off(preprocessor):
+    prepared = await preprocessor.prepare(request("x", SamplingParams(top_k=-1)), "id", None)
+    assert prepared.sampling.top_k == 0
 
 
 @pytest.mark.parametrize(
@@ -76,8 +82,15 @@ async def test_max_tokens_is_within_endpoint_context_and_pool(preprocessor):
         (request(()), InvalidRequest, "prompt", "empty"),
         (request([]), InvalidRequest, "messages", "empty"),
         (request([ChatMessage("robot", "x")]), InvalidRequest, "messages", "unknown role 'robot'"),
-        (request(tuple([1] * 100)), PromptTooLong, "prompt", "at least 100 tokens.*100"),
-        (request("word " * 2000), PromptTooLong, "prompt", "at least [0-9]+ tokens.*100"),
+        (
+            request(tuple([1] * 100)),
+            PromptTooLong,
+            "prompt",
+            "^This model's maximum context length is 100 tokens\\. "
+            "However, the prompt is too long: it has at least 100 tokens, "
+            "and the answer needs one more",
+        ),
+        (request("word " * 2000), PromptTooLong, "prompt", "100 tokens. .* least [0-9]+ tokens"),
         (request((320,)), InvalidRequest, "prompt", r"token id 320 .*0 to 319"),
         (request((-1,)), InvalidRequest, "prompt", "token id -1"),
         (request("bad \ud800"), InvalidRequest, "prompt", "."),
@@ -87,14 +100,9 @@ async def test_max_tokens_is_within_endpoint_context_and_pool(preprocessor):
         (request("x", tenant="t" * 65), InvalidRequest, "tenant", "1 to 64 characters"),
         (request("x", model="gpt"), NotFound, "model", "'tiny' is"),
         (request("x", endpoint="web"), NotFound, "endpoint", "use one of: chat, report"),
-        (
-            request("x", SamplingParams(max_tokens=2**30)),
-            InvalidRequest,
-            "max_tokens",
-            "1073741824.*100",
-        ),
         (request("x", SamplingParams(temperature=math.nan)), InvalidRequest, "temperature", "nan"),
-        (request("x", SamplingParams(top_p=0.0)), InvalidRequest, "top_p", "more than 0"),
+        (request("x", SamplingParams(top_p=-0.1)), InvalidRequest, "top_p", "at least 0"),
+        (request("x", SamplingParams(top_k=-2)), InvalidRequest, "top_k", "at least -1"),
         (request("x", SamplingParams(stop=("",))), InvalidRequest, "stop", "characters"),
         (request("x", SamplingParams(logit_bias={999: 1.0})), InvalidRequest, "logit_bias", "999"),
     ],

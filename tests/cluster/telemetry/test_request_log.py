@@ -47,3 +47,10 @@ def test_nothing_is_written_below_its_level(caplog) -> None:
     with caplog.at_level(logging.WARNING, "cluster.telemetry.request_log"):
         request_log.write(ROW)
     assert not caplog.records
+
+
+def test_no_text_of_a_client_ends_a_line():
+    ends = "\r\n\v\f\x1c\x1d\x1e\x85\u2028\u2029"
+    record = logging.makeLogRecord({"msg": f"a{ends}b", "name": "x", "levelname": "INFO"})
+    record.reason = f"c{ends}d"
+    assert len(LineFormatter().format(record).splitlines()) == 1

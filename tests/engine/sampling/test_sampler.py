@@ -188,6 +188,14 @@ def test_one_token_survives_the_strictest_filters():
     assert [t.token for t in sample(logits, [sequence(strict)] * 3)] == logits.argmax(1).tolist()
 
 
+def test_top_p_of_zero_keeps_the_best_token():
+    logits = logits_of(7, rows=3)
+    for seed in range(20):
+        none = SamplingParams(temperature=5.0, top_p=0.0, seed=seed)
+        found = [t.token for t in sample(logits, [sequence(none)] * 3)]
+        assert found == logits.argmax(1).tolist()
+
+
 def test_a_temperature_near_zero_is_greedy():
     logits = logits_of(8, rows=3)
     cold = SamplingParams(temperature=1e-300, top_p=0.5, seed=1)

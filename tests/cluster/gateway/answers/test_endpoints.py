@@ -126,7 +126,7 @@ async def test_an_unbroken_answer_is_that_of_other_requests(client):
         for chunk in map(json.loads, source.data[:-1]):
             for choice in chunk["choices"]:
                 had = texts.setdefault(choice["index"], ["", [], [], []])
-                had[0] += choice["delta"]["content"]
+                had[0] += choice["delta"].get("content", "")
                 had[1] += (choice["logprobs"] or {}).get("content", [])
                 had[2] += [choice["finish_reason"]] if choice["finish_reason"] else []
                 had[3] += [choice["delta"]["role"]] if "role" in choice["delta"] else []

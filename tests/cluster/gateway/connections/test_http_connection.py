@@ -19,7 +19,15 @@ from starlette.responses import Response
 from cluster.gateway.connections.limits import ConnectionLimits, most_connections
 from cluster.gateway.uvicorn_server import start
 from cluster.tenants.api_keys import FileKeys
-from tests.cluster.gateway.http_listener import AS_JSON, HELLO, JSON, TEXT, front_end, opened
+from tests.cluster.gateway.http_listener import (
+    AS_JSON,
+    CHAT,
+    HELLO,
+    JSON,
+    TEXT,
+    front_end,
+    opened,
+)
 from tests.cluster.scripted_generator import ScriptedGenerator
 from tests.eventually import eventually
 
@@ -360,3 +368,37 @@ async def test_ordinary_requests_are_served(generator):
         long = HELLO | {"messages": [{"role": "user", "content": "x" * 3_000_000}]}
         reply = await client.post(url, content=json.dumps(long), headers=AS_JSON)
         assert reply.status_code == 200
+
+
+async def test_a_client_that_closed_its_own_side_gets_its_answer(generator):
+    body = json.dumps(HELLO).encode()
+    head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\n{JSON}\r\nContent-Length: {len(body)}\r\n"
+    generator.pause_s = 0.05
+    async with front_end(generator, limits=LIMITS) as port, connected(port) as (reader, writer):
+        writer.write(head.encode() + b"\r\n" + body)
+        writer.write_eof()
+        found = await answer(reader)
+    *interim, last = found.split(b"HTTP/1.1 ")[1:]
+    assert interim and set(interim) == {b"102 Processing\r\n\r\n"}
+    assert last.startswith(b"200 OK") and b"one two three four" in last
+    assert generator.finished
+
+
+async def test_a_client_that_closed_all_of_its_connection_cancels(generator):
+    generator.endless, generator.pause_s = True, 0.05
+    async with front_end(generator, limits=LIMITS) as port:
+        body = json.dumps(HELLO).encode()
+        head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\n{JSON}\r\n"
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(head.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        await eventually(lambda: generator.started)
+        writer.close()
+        await eventually(lambda: len(generator.closed) == 1, 2.0)
+        assert not generator.finished
+
+
+async def test_an_end_within_a_request_ends_the_connection(generator):
+    async with front_end(generator, limits=LIMITS) as port, connected(port) as (reader, writer):
+        writer.write(HEALTH)
+        writer.write_eof()
+        assert await answer(reader) == b""
