@@ -190,7 +190,7 @@ class JournaledStream:
         """Redis is away: hand on what is held, and from now on everything at once."""
         if self.suspended or self.lost:
             return
-        began = self._created or self._flying or self._held or self._entries
+        began = self._created or bool(self._flying or self._held or self._entries)
         self.suspended, self._told = True, False
         for _, event in self._flying:
             self._on_event(event)

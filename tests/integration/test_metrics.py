@@ -175,7 +175,7 @@ async def test_a_full_router_tells_the_batch_lane_when_it_has_capacity_for_it(co
         await events.aclose()
         await eventually(lambda: len(ended) == 1)
         with pytest.raises(InvalidRequest):
-            await local.client.complete([7] * 100, max_tokens=10**6)
+            await local.client.complete([7] * 100, top_p=1.5)
         await ask(local, 5)
         await eventually(lambda: len(ended) == 2)
     assert len(ended) == 2

@@ -42,7 +42,7 @@ def gathered(data):
         had = found.setdefault(choice["index"], {"text": "", "ids": [], "offsets": [], "ends": []})
         had["text"] += choice["text"]
         had["ids"] += choice["token_ids"]
-        had["offsets"] += choice["logprobs"]["text_offset"]
+        had["offsets"] += (choice["logprobs"] or {"text_offset": []})["text_offset"]
         had["ends"] += [choice["finish_reason"]] if choice["finish_reason"] else []
     return found, json.loads(usage)["usage"]["completion_tokens"]
 

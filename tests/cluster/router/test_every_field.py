@@ -107,6 +107,7 @@ async def test_a_websocket_names_the_field(generator, form):
 
 
 WIRE_VALUES = {
+    FieldDescriptor.CPPTYPE_INT32: (0, 1, -1, -2, 2**31 - 1, -(2**31)),
     FieldDescriptor.CPPTYPE_UINT32: (0, 1, 129, 2**31, 2**32 - 1),
     FieldDescriptor.CPPTYPE_UINT64: (0, 2**63, 2**64 - 1),
     FieldDescriptor.CPPTYPE_DOUBLE: (math.nan, math.inf, -math.inf, 1e308, -1e308, 5e-324),
