@@ -52,7 +52,7 @@ async def test_resumable_streams_go_on_on_the_other_router(serving, model):
         same = have == ids and got.text == want.text
         sampling = SamplingParams(temperature=0.8, seed=3)
         assert same or tie_of_a_draw(model, tuple(prompt), ids, sampling, have), (have, ids)
-        assert got.summary.completion_tokens == want.summary.completion_tokens == 1500
+        assert got.summary.completion_tokens == want.summary.completion_tokens > 1000
 
 
 def ids_of(answer):
