@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from decode_pool import metrics
 from decode_pool.job import DecodeJob, Emission, Flush
@@ -27,6 +27,8 @@ from tandem_client.protos import inference_pb2
 log = logging.getLogger(__name__)
 
 NewCompletion = Callable[[Sequence], ChoiceText]
+# Gives a sequence the matcher of its grammar.
+Prepare = Callable[[Sequence], Awaitable[None]]
 
 
 class DecodeServicer:
@@ -38,11 +40,13 @@ class DecodeServicer:
         receiver: KvReceiver,
         new_completion: NewCompletion,
         timeout_s: float,
+        prepare: Prepare,
     ) -> None:
         self._loop = loop
         self._receiver = receiver
         self._new_completion = new_completion
         self._timeout_s = timeout_s
+        self._prepare = prepare
         self._grants = 0
         self._reports = PromptReports(loop.queue_positions)
 
@@ -51,6 +55,7 @@ class DecodeServicer:
     ) -> None:
         """Receive the KV or compute it, join the batch, and send every token not sent yet."""
         sequence = sequence_from_proto(request, prompt)
+        await self._prepare(sequence)
         job = DecodeJob(
             sequence,
             self._new_completion(sequence),

@@ -15,10 +15,15 @@ CONTEXT_TOKENS = 4096
 CHAT_TEMPLATE = """\
 {{- '<|begin|>' }}
 {%- for message in messages %}
-    {%- if message.role not in ('system', 'user', 'assistant') %}
+    {%- if message.role not in ('system', 'user', 'assistant', 'tool') %}
         {{- raise_exception('unknown role: ' + message.role) }}
     {%- endif %}
-    {{- '<|' + message.role + '|>' + message.content | trim + '<|end|>' }}
+    {{- '<|' + ('user' if message.role == 'tool' else message.role) + '|>' }}
+    {{- message.content | trim }}
+    {%- for call in message.tool_calls or [] %}
+        {{- '<tool_call>' + call.function | tojson + '</tool_call>' }}
+    {%- endfor %}
+    {{- '<|end|>' }}
 {%- endfor %}
 {%- if add_generation_prompt %}
     {{- '<|assistant|>' }}

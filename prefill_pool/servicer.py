@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from engine.text.completion import ChoiceText
 from engine.types.sequence import Sequence
@@ -21,18 +21,26 @@ from protos.shared_prompt import SharedPrompt, sequence_from_proto
 log = logging.getLogger(__name__)
 
 NewCompletion = Callable[[Sequence], ChoiceText]
+# Gives a sequence the matcher of its grammar.
+Prepare = Callable[[Sequence], Awaitable[None]]
 
 
 class PrefillServicer:
     """Answers prefill calls. Any end of a call frees its blocks."""
 
     def __init__(
-        self, loop: PrefillLoop, sender: KvSender, new_completion: NewCompletion, lease_s: float
+        self,
+        loop: PrefillLoop,
+        sender: KvSender,
+        new_completion: NewCompletion,
+        lease_s: float,
+        prepare: Prepare,
     ) -> None:
         self._loop = loop
         self._sender = sender
         self._new_completion = new_completion
         self._lease_s = lease_s
+        self._prepare = prepare
         self._reports = PromptReports(loop.queue_positions)
 
     async def serve(
@@ -40,6 +48,7 @@ class PrefillServicer:
     ) -> None:
         """Compute the prompt, send the first token, then hand the KV over."""
         sequence = sequence_from_proto(request, prompt)
+        await self._prepare(sequence)
         job = self._loop.submit(sequence)
         log.info("prefill waits", extra=sequence.named_in_log | {"tokens": len(sequence.tokens)})
         early = EarlyHandOver(self._sender, job, request.decode_replica)

@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from engine.errors import InvalidRequest
+from engine.types.grammar import GRAMMAR_KINDS, Grammar, choice_grammar
 from engine.types.sampling_params import SamplingParams, check_count
 from engine.types.scores import Scores, Scoring
 from engine.types.sequence import FinishReason, SampledToken
@@ -29,7 +31,8 @@ _OPTIONAL = (
     "seed",
     "logprobs",
 )
-_SAMPLING = (*_OPTIONAL, "ignore_eos", "stop", "stop_token_ids", "logit_bias")
+_LISTS = ("stop", "stop_token_ids", "shown_token_ids")
+_SAMPLING = (*_OPTIONAL, *_LISTS, "ignore_eos", "logit_bias", "grammar")
 
 
 def sampling_to_proto(sampling: SamplingParams) -> inference_pb2.Sampling:
@@ -39,7 +42,7 @@ def sampling_to_proto(sampling: SamplingParams) -> inference_pb2.Sampling:
 
 def sampling_from_proto(wire: inference_pb2.Sampling) -> SamplingParams:
     """The sampling in `wire`; absent fields take their default. InvalidRequest for long lists."""
-    for name in ("stop", "stop_token_ids", "logit_bias"):
+    for name in ("stop", "stop_token_ids", "shown_token_ids", "logit_bias"):
         check_count(name, getattr(wire, name))
     given = {name: getattr(wire, name) for name in _OPTIONAL if wire.HasField(name)}
     if wire.logit_bias:
@@ -47,9 +50,24 @@ def sampling_from_proto(wire: inference_pb2.Sampling) -> SamplingParams:
     return SamplingParams(
         stop=tuple(wire.stop),
         stop_token_ids=tuple(wire.stop_token_ids),
+        shown_token_ids=tuple(wire.shown_token_ids),
         ignore_eos=wire.ignore_eos,
+        grammar=grammar_from_proto(wire.grammar) if wire.HasField("grammar") else None,
         **given,
     )
+
+
+def grammar_from_proto(wire: inference_pb2.Grammar) -> Grammar:
+    """The grammar in `wire`; InvalidRequest where it is empty or too long."""
+    if wire.HasField("choices"):
+        grammar = choice_grammar(list(wire.choices.texts))
+    else:
+        kind = next((one for one in GRAMMAR_KINDS if one == wire.WhichOneof("grammar")), None)
+        if kind is None:
+            raise InvalidRequest("grammar has no text", field="grammar")
+        grammar = Grammar(kind, getattr(wire, kind))
+    grammar.check_size()
+    return grammar
 
 
 def tokens_to_proto(

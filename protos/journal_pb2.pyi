@@ -8,18 +8,20 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class JournaledRequest(_message.Message):
-    __slots__ = ("request", "started", "note", "arrived_at", "model_identity")
+    __slots__ = ("request", "started", "note", "arrived_at", "model_identity", "form")
     REQUEST_FIELD_NUMBER: _ClassVar[int]
     STARTED_FIELD_NUMBER: _ClassVar[int]
     NOTE_FIELD_NUMBER: _ClassVar[int]
     ARRIVED_AT_FIELD_NUMBER: _ClassVar[int]
     MODEL_IDENTITY_FIELD_NUMBER: _ClassVar[int]
+    FORM_FIELD_NUMBER: _ClassVar[int]
     request: _inference_pb2.GenerateRequest
     started: _inference_pb2.Started
     note: str
     arrived_at: float
     model_identity: str
-    def __init__(self, request: _Optional[_Union[_inference_pb2.GenerateRequest, _Mapping]] = ..., started: _Optional[_Union[_inference_pb2.Started, _Mapping]] = ..., note: _Optional[str] = ..., arrived_at: _Optional[float] = ..., model_identity: _Optional[str] = ...) -> None: ...
+    form: str
+    def __init__(self, request: _Optional[_Union[_inference_pb2.GenerateRequest, _Mapping]] = ..., started: _Optional[_Union[_inference_pb2.Started, _Mapping]] = ..., note: _Optional[str] = ..., arrived_at: _Optional[float] = ..., model_identity: _Optional[str] = ..., form: _Optional[str] = ...) -> None: ...
 
 class JournaledEvent(_message.Message):
     __slots__ = ("tokens", "summary", "failure", "first")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from tandem_client.completion import CompletedChoice, Completion
 from tandem_client.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -32,10 +33,12 @@ from tandem_client.events import (
     TextScores,
     Tokens,
 )
+from tandem_client.grammar import Grammar, choice_grammar
 from tandem_client.prompts import ChatMessage, ChatPrompt, TextPrompt, TokenPrompt
+from tandem_client.tools import Tool, ToolCall, ToolCallDelta, ToolUse
 
 if TYPE_CHECKING:
-    from tandem_client.grpc_client import Client, CompletedChoice, Completion
+    from tandem_client.grpc_client import Client
     from tandem_client.inputs import Options
     from tandem_client.router_address import RouterAddress
     from tandem_client.sync_client import SyncClient
@@ -52,6 +55,7 @@ __all__ = [
     "Completion",
     "DeadlineExceeded",
     "Event",
+    "Grammar",
     "InvalidRequest",
     "ModelInfo",
     "NotFound",
@@ -70,15 +74,18 @@ __all__ = [
     "TextScores",
     "TokenPrompt",
     "Tokens",
+    "Tool",
+    "ToolCall",
+    "ToolCallDelta",
+    "ToolUse",
     "Unauthenticated",
     "Unavailable",
+    "choice_grammar",
 ]
 
 # These load grpc, which the engine does without: it shares the errors alone.
 _LATER = {
     "Client": "grpc_client",
-    "CompletedChoice": "grpc_client",
-    "Completion": "grpc_client",
     "Options": "inputs",
     "RouterAddress": "router_address",
     "SyncClient": "sync_client",

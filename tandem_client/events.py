@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-FinishReason = Literal["stop", "length"]
+from tandem_client.tools import ToolCallDelta
+
+# A router turns "stop" into "tool_calls" where the answer has calls of tools.
+FinishReason = Literal["stop", "length", "tool_calls"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,7 +16,7 @@ class Started:
     """The request was accepted. `seed` is the seed of its sampling.
 
     The `stream_id` of a resumable request names it on every router; others have an empty one.
-    `note` is of the server's own front ends, and empty for a client.
+    `note` and `form` are of the server's own front ends, and empty for a client.
     """
 
     request_id: str
@@ -22,6 +25,7 @@ class Started:
     seed: int
     stream_id: str = ""
     note: str = ""
+    form: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +43,8 @@ class Tokens:
 
     `text` is what became readable with them, and may be empty. `finish_reason` is set on the last
     event of a choice. `sampled` has the log-probabilities too, and is empty where none were asked
-    for; `tokens` is never empty.
+    for; `tokens` is never empty. Of a chat's answer `reasoning` and `tool_calls` stand apart from
+    `text`.
     """
 
     choice: int
@@ -48,6 +53,8 @@ class Tokens:
     text: str
     finish_reason: FinishReason | None = None
     sampled: tuple[SampledToken, ...] = ()
+    reasoning: str = ""
+    tool_calls: tuple[ToolCallDelta, ...] = ()
 
     @property
     def tokens(self) -> tuple[SampledToken, ...]:

@@ -12,24 +12,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
 from typing import Any, Self, TypedDict, Unpack
 
 import grpc
 from google.protobuf import message
 
 from tandem_client.call_tries import CallTries, NotTaken, tandem_errors
+from tandem_client.completion import Completion, whole_choice
 from tandem_client.errors import DeadlineExceeded, Internal, TandemError
-from tandem_client.events import (
-    Event,
-    FinishReason,
-    ModelInfo,
-    SampledToken,
-    Started,
-    Summary,
-    TextScores,
-    Tokens,
-)
+from tandem_client.events import Event, ModelInfo, Started, Summary, TextScores, Tokens
 from tandem_client.inputs import Input, Options, Text, generate_request, resume_request, score_input
 from tandem_client.messages import event_from_proto, model_from_proto, put_values, scored_from_proto
 from tandem_client.protos import inference_pb2
@@ -39,29 +30,6 @@ from tandem_client.router_channels import RouterChannel, RouterChannels
 
 # Bound: the time in which a caller that gave up ends its stream.
 _GIVE_UP_S = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class CompletedChoice:
-    """One finished choice."""
-
-    text: str
-    tokens: tuple[SampledToken, ...]
-    finish_reason: FinishReason | None
-
-
-@dataclass(frozen=True, slots=True)
-class Completion:
-    """A finished request."""
-
-    started: Started
-    choices: tuple[CompletedChoice, ...]
-    summary: Summary
-
-    @property
-    def text(self) -> str:
-        """The first choice's text."""
-        return self.choices[0].text
 
 
 class ClientOptions(TypedDict, total=False):
@@ -129,7 +97,8 @@ class Client:
         """Started, then Tokens, then Summary; raises a TandemError. Closing it cancels.
 
         With `progress`, and from endpoints of that mode, Progress comes between these and before.
-        `prompt` is text, token ids, or messages (ChatMessage, or mappings of role and content).
+        `prompt` is text, token ids, or messages (ChatMessage, or mappings of role and content). A
+        ChatPrompt has tools, too.
 
         A `resumable` request goes on by itself where its connection breaks, on any of the routers.
         Closing it leaves the request to `resume` and `cancel`, for the time that the routers grant.
@@ -216,7 +185,9 @@ class Client:
             raise
         if started is None or summary is None:
             raise Internal("the reply ended early")
-        choices = tuple(_gather(runs.get(choice, ())) for choice in range(options.get("n") or 1))
+        choices = tuple(
+            whole_choice(runs.get(choice, ())) for choice in range(options.get("n") or 1)
+        )
         return Completion(started, choices, summary)
 
     async def _give_up(self, stream_id: str) -> None:
@@ -285,11 +256,3 @@ class Client:
         call = getattr(router.stub, method)(request, timeout=timeout_s, metadata=self._metadata)
         async with tandem_errors(call):
             return await call
-
-
-def _gather(runs: Sequence[Tokens]) -> CompletedChoice:
-    return CompletedChoice(
-        text="".join(run.text for run in runs),
-        tokens=tuple(token for run in runs for token in run.tokens),
-        finish_reason=runs[-1].finish_reason if runs else None,
-    )

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypedDict, cast
 
 from tandem_client.errors import InvalidRequest
+from tandem_client.grammar import Grammar
 from tandem_client.messages import request_message, sampling_message, unfit
 from tandem_client.prompts import ChatMessage, ChatPrompt, Role, TextPrompt, TokenPrompt
 from tandem_client.protos import inference_pb2
@@ -37,8 +38,10 @@ class Options(TypedDict, total=False):
     seed: int | None
     stop: str | Sequence[str]
     stop_token_ids: Sequence[int]
+    shown_token_ids: Sequence[int]
     ignore_eos: bool
     logprobs: int | None
+    grammar: Grammar | None
 
 
 _OF_REQUEST = ("n", "request_id", "model", "endpoint", "tenant", "progress", "resumable")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import fields
@@ -23,8 +24,10 @@ from tandem_client.events import (
     TextScores,
     Tokens,
 )
+from tandem_client.grammar import Grammar
 from tandem_client.prompts import ChatPrompt, TextPrompt, TokenPrompt
 from tandem_client.protos import inference_pb2
+from tandem_client.tools import ToolCallDelta, ToolMode, ToolUse
 
 STAGES: dict[Stage, inference_pb2.Progress.Stage] = {
     "starting": inference_pb2.Progress.STAGE_STARTING,
@@ -36,11 +39,17 @@ FINISH_REASONS: dict[FinishReason | None, inference_pb2.FinishReason] = {
     None: inference_pb2.FINISH_REASON_UNSPECIFIED,
     "stop": inference_pb2.FINISH_REASON_STOP,
     "length": inference_pb2.FINISH_REASON_LENGTH,
+    "tool_calls": inference_pb2.FINISH_REASON_TOOL_CALLS,
+}
+TOOL_CHOICES: dict[ToolMode, inference_pb2.ToolChoice] = {
+    "auto": inference_pb2.TOOL_CHOICE_AUTO,
+    "none": inference_pb2.TOOL_CHOICE_NONE,
+    "required": inference_pb2.TOOL_CHOICE_REQUIRED,
 }
 _STAGE_NAMES = {number: name for name, number in STAGES.items()}
 _FINISH_NAMES = {number: name for name, number in FINISH_REASONS.items()}
 _CHOICE_FIELDS = tuple(field.name for field in fields(ChoiceSummary))
-_LISTS = ("stop", "stop_token_ids")
+_LISTS = ("stop", "stop_token_ids", "shown_token_ids")
 _MAPS = ("logit_bias",)
 # protobuf raises these for a value that it cannot hold.
 _UNFIT = (TypeError, ValueError, OverflowError, AttributeError)
@@ -61,13 +70,37 @@ def request_message(
             case TokenPrompt(ids):
                 wire.token_ids.SetInParent()
                 wire.token_ids.ids.extend(ids)
-            case ChatPrompt(messages):
-                wire.chat.SetInParent()
-                for message in messages:
-                    wire.chat.messages.add(role=message.role, content=message.content)
+            case ChatPrompt():
+                chat_to_proto(prompt, wire.chat)
     except _UNFIT as error:
         raise unfit("prompt", error) from None
     return wire
+
+
+def chat_to_proto(chat: ChatPrompt, wire: inference_pb2.Chat) -> None:
+    """Put a chat into its message; raises what protobuf does for a value that it cannot hold."""
+    wire.SetInParent()
+    for message in chat.messages:
+        turn = wire.messages.add(
+            role=message.role,
+            content=message.content,
+            tool_call_id=message.tool_call_id,
+            reasoning=message.reasoning,
+        )
+        for call in message.tool_calls:
+            turn.tool_calls.add(id=call.id, name=call.name, arguments=call.arguments)
+    for tool in chat.use.tools:
+        wire.tools.add(
+            name=tool.name,
+            description=tool.description,
+            parameters=tool.parameters,
+            strict=tool.strict,
+        )
+    wire.template_kwargs = chat.template_kwargs
+    if chat.use != ToolUse(chat.use.tools):
+        wire.tool_choice = TOOL_CHOICES[chat.use.mode]
+        wire.named_tool = chat.use.named
+        wire.single_call = not chat.use.parallel
 
 
 def sampling_message(values: Mapping[str, object]) -> inference_pb2.Sampling:
@@ -88,6 +121,8 @@ def put_values(wire: Any, values: Mapping[str, object]) -> None:
                 continue
             if name in _LISTS:
                 getattr(wire, name).extend(value)
+            elif isinstance(value, Grammar):
+                getattr(wire, name).CopyFrom(grammar_to_proto(value))
             elif name in _MAPS:
                 getattr(wire, name).update(value)
             else:
@@ -100,6 +135,19 @@ def unfit(name: str, error: Exception) -> InvalidRequest:
     """The error for a value of this field that the wire cannot carry."""
     reason = str(error).splitlines()[0] if str(error) else type(error).__name__
     return InvalidRequest(f"{name}: {reason}", field=name)
+
+
+def grammar_to_proto(grammar: Grammar) -> inference_pb2.Grammar:
+    """`grammar` for the wire; raises InvalidRequest where the wire cannot carry its text."""
+    try:
+        if grammar.kind == "choice":
+            texts = json.loads(grammar.text)
+            return inference_pb2.Grammar(choices=inference_pb2.Choices(texts=texts))
+        wire = inference_pb2.Grammar()
+        setattr(wire, grammar.kind, grammar.text)
+        return wire
+    except _UNFIT as error:
+        raise unfit(grammar.field, error) from None
 
 
 def event_from_proto(wire: inference_pb2.GenerateEvent) -> Event | None:
@@ -133,7 +181,10 @@ def tokens_from_proto(wire: inference_pb2.Tokens) -> Tokens:
             raise Internal(f"{len(ids)} tokens came with {len(wire.logprobs)} log-probabilities")
         sampled = tuple(map(_with_logprob, ids, wire.logprobs))
     reason = _FINISH_NAMES[wire.finish_reason]
-    return Tokens(wire.choice, wire.index, ids, wire.text, reason, sampled)
+    calls = tuple(
+        ToolCallDelta(one.index, one.id, one.name, one.arguments) for one in wire.tool_calls
+    )
+    return Tokens(wire.choice, wire.index, ids, wire.text, reason, sampled, wire.reasoning, calls)
 
 
 def scored_from_proto(wire: inference_pb2.Scored) -> TextScores:

@@ -5,16 +5,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Role = Literal["system", "user", "assistant"]
-ROLES: tuple[Role, ...] = ("system", "user", "assistant")
+from tandem_client.tools import NO_TOOLS, ToolCall, ToolUse
+
+Role = Literal["system", "user", "assistant", "tool"]
+ROLES: tuple[Role, ...] = ("system", "user", "assistant", "tool")
 
 
 @dataclass(frozen=True, slots=True)
 class ChatMessage:
-    """One turn of a conversation."""
+    """One turn of a conversation.
+
+    `tool_calls` and `reasoning` are those of an assistant. A `tool` answers the call with
+    `tool_call_id`.
+    """
 
     role: Role
     content: str
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str = ""
+    reasoning: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +42,11 @@ class TokenPrompt:
 
 @dataclass(frozen=True, slots=True)
 class ChatPrompt:
-    """A conversation, rendered by the model's chat template."""
+    """A conversation, rendered by the model's chat template.
+
+    The template also gets the fields of `template_kwargs`, a JSON object.
+    """
 
     messages: tuple[ChatMessage, ...]
+    use: ToolUse = NO_TOOLS
+    template_kwargs: str = ""

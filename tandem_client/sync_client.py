@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Generator, Sequence
 from typing import Self, Unpack
 
+from tandem_client.completion import Completion
 from tandem_client.events import Event, ModelInfo, TextScores
-from tandem_client.grpc_client import Client, ClientOptions, Completion
+from tandem_client.grpc_client import Client, ClientOptions
 from tandem_client.inputs import Input, Options, Text
 from tandem_client.loop_thread import LoopThread
 from tandem_client.router_address import Address

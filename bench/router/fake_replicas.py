@@ -210,6 +210,10 @@ class Fake(NamedTuple):
     close: Close
 
 
+async def _unguided(_: Sequence) -> None:
+    """Prepare no grammar."""
+
+
 async def serve(
     role: Pool, directory: Directory, config: TandemConfig, prefill_s: float = 0.0
 ) -> Fake:
@@ -217,11 +221,11 @@ async def serve(
     if role == "prefill":
         prefill: Any = SteadyPrefill(prefill_s)
         load = prefill.load
-        answer: Serve = PrefillServicer(prefill, prefill, PlaceText, 60.0).serve  # type: ignore[arg-type]
+        answer: Serve = PrefillServicer(prefill, prefill, PlaceText, 60.0, _unguided).serve  # type: ignore[arg-type]
     else:
         decode: Any = SteadyDecode()
         load = decode.load
-        answer = DecodeServicer(decode, decode, PlaceText, 60.0).serve  # type: ignore[arg-type]
+        answer = DecodeServicer(decode, decode, PlaceText, 60.0, _unguided).serve  # type: ignore[arg-type]
     calls, sock = CallServer({role: answer}), listening_socket(_HOST, 0)
     # Without reports routers would open their stream again and again.
     reports = StreamServer(LoadReporter(load).serve, 64)

@@ -1,15 +1,15 @@
 """Requests and their events, in Python and on the wire."""
 
+from cluster.api.chats.tools import Tool, ToolCall, ToolCallDelta, ToolUse
+from cluster.api.prompts import Prompt, ScorePrompt
 from cluster.api.requests import (
     Event,
     GenerateRequest,
     Generator,
     Heartbeat,
     ModelCard,
-    Prompt,
     ResumeRequest,
     Scored,
-    ScorePrompt,
 )
 from tandem_client.events import (
     ChoiceSummary,
@@ -45,4 +45,8 @@ __all__ = [
     "TextPrompt",
     "TokenPrompt",
     "Tokens",
+    "Tool",
+    "ToolCall",
+    "ToolCallDelta",
+    "ToolUse",
 ]

@@ -10,6 +10,13 @@ from collections.abc import Sized
 from typing import NamedTuple
 
 from engine.errors import InvalidRequest
+from engine.types.grammar import (
+    COMPILE_S,
+    MAX_GRAMMAR_BYTES,
+    MAX_GRAMMAR_CHOICES,
+    MAX_GRAMMAR_DEPTH,
+    MAX_REGEX_BYTES,
+)
 from engine.types.sampling_params import (
     MAX_LOGIT_BIAS,
     MAX_LOGPROBS,
@@ -25,6 +32,11 @@ MAX_CONTENT_PARTS = 2048
 MAX_PROMPT_TOKENS = 2**20
 MAX_CHOICE_TOKENS = 2**21
 MAX_NAME_CHARACTERS = 512
+MAX_TOOLS = 128
+MAX_TOOL_BYTES = 512 * 1024
+MAX_TOOL_CALLS = 128
+MAX_TEMPLATE_FIELDS = 32
+MAX_TEMPLATE_CHARACTERS = 16 * 1024
 MAX_JSON_VALUES = 32_768
 MAX_MESSAGE_FIELDS = 32_768
 # Log-probabilities in one answer, with the likeliest tokens: some 30 MB of JSON.
@@ -50,10 +62,21 @@ LIMITS = (
     Limit("`prompt`, `token_ids`", MAX_PROMPT_TOKENS, "tokens", "and the model's context"),
     Limit("`messages`", MAX_MESSAGES, "", "OpenAI's"),
     Limit("text parts of all messages", MAX_CONTENT_PARTS, "", "as `messages`"),
+    Limit("`tools`", MAX_TOOLS, "", "OpenAI's"),
+    Limit("`tools` together", MAX_TOOL_BYTES, "characters", "the template writes them"),
+    Limit("`tool_calls` of a message", MAX_TOOL_CALLS, "", "as `tools`"),
+    Limit("`tools[i].function.name`, `tool_call_id`", 128, "characters", "OpenAI's is 64"),
+    Limit("`chat_template_kwargs`", MAX_TEMPLATE_FIELDS, "fields", "the template gets them"),
+    Limit("`chat_template_kwargs` as JSON", MAX_TEMPLATE_CHARACTERS, "characters", "as its fields"),
     Limit("`stop`", MAX_STOP_STRINGS, "strings", "each is searched for at each token"),
     Limit("`stop[i]`", MAX_STOP_CHARACTERS, "characters", "as `stop`"),
     Limit("`stop_token_ids`", MAX_STOP_TOKEN_IDS, "", "each replica gets them"),
     Limit("`logit_bias`", MAX_LOGIT_BIAS, "entries", "each replica gets them"),
+    Limit("a schema or grammar", MAX_GRAMMAR_BYTES, "bytes", "time to compile"),
+    Limit("a schema", MAX_GRAMMAR_DEPTH, "levels", "as a grammar"),
+    Limit("a regular expression", MAX_REGEX_BYTES, "bytes", "as a grammar"),
+    Limit("choices of a grammar", MAX_GRAMMAR_CHOICES, "texts", "as a grammar"),
+    Limit("compiling a grammar", int(COMPILE_S), "s", "of a core of the router"),
     Limit("`logprobs`, `top_logprobs`, `top`", MAX_LOGPROBS, "", "OpenAI's"),
     Limit("log-probabilities of an answer", MAX_NUMBERS, "", "30 MB of JSON"),
     Limit("`model`, `endpoint`", MAX_NAME_CHARACTERS, "characters", "the log has them"),

@@ -9,20 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import fields
 
-from cluster.api.limits import MAX_MESSAGES, check_length
+from cluster.api.chats.proto_convert import chat_from_proto, deltas_to_proto
+from cluster.api.prompts import Prompt, ScorePrompt
 from cluster.api.requests import (
     Event,
     GenerateRequest,
     Heartbeat,
     ModelCard,
-    Prompt,
     ResumeRequest,
     Scored,
-    ScorePrompt,
 )
 from cluster.api.tracing import NO_TRACE, Trace
 from cluster.api.validation import (
-    chat_message,
     check_choices,
     check_have,
     check_name,
@@ -38,6 +36,7 @@ from protos.convert import (
     sampling_from_proto,
     sampling_to_proto,
     tokens_to_proto,
+    valid_text,
 )
 from tandem_client.events import (
     ChoiceSummary,
@@ -48,7 +47,6 @@ from tandem_client.events import (
     Tokens,
 )
 from tandem_client.messages import STAGES, request_message
-from tandem_client.prompts import ChatPrompt
 from tandem_client.protos import inference_pb2
 
 _REQUEST_FIELDS = ("request_id", "model", "endpoint", "n", "tenant", "progress", "resumable")
@@ -100,6 +98,8 @@ def event_to_proto(event: Event) -> inference_pb2.GenerateEvent:
     match event:
         case Tokens(choice, index, ids, text, finish_reason, sampled):
             run = tokens_to_proto(choice, index, ids, text, finish_reason, sampled)
+            run.reasoning = valid_text(event.reasoning)
+            deltas_to_proto(event.tool_calls, run)
             return inference_pb2.GenerateEvent(tokens=run)
         case Started(request_id, model, prompt_tokens, seed, stream_id):
             started = inference_pb2.Started(
@@ -142,15 +142,7 @@ def _take_prompt(wire: inference_pb2.GenerateRequest) -> Prompt:
         case "token_ids":
             return token_prompt(wire.token_ids.ids, "token_ids")
         case "chat":
-            if not wire.chat.messages:
-                raise InvalidRequest("chat.messages must not be empty", field="chat.messages")
-            check_length(wire.chat.messages, MAX_MESSAGES, "chat.messages", "messages")
-            return ChatPrompt(
-                tuple(
-                    chat_message(message.role, message.content, f"chat.messages[{index}]")
-                    for index, message in enumerate(wire.chat.messages)
-                )
-            )
+            return chat_from_proto(wire.chat)
         case _:
             raise InvalidRequest("one of text, token_ids or chat is required", field="input")
 

@@ -6,29 +6,13 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from cluster.api.prompts import Prompt
 from cluster.api.tracing import NO_TRACE, Trace
 from engine.kv.prefix_digest import DEFAULT_TENANT
 from engine.types.lane import Lane
 from engine.types.sampling_params import SamplingParams
 from engine.types.scores import Scores
 from tandem_client.events import Event as ClientEvent
-from tandem_client.prompts import ChatPrompt, TextPrompt, TokenPrompt
-
-
-@dataclass(frozen=True, slots=True)
-class ScorePrompt:
-    """A text whose own tokens are scored; with a `continuation`, only the continuation's tokens.
-
-    Both are text or both token ids. Each score comes with the `top` likeliest tokens at its
-    position.
-    """
-
-    prompt: TextPrompt | TokenPrompt
-    continuation: TextPrompt | TokenPrompt | None = None
-    top: int = 0
-
-
-Prompt = TextPrompt | TokenPrompt | ChatPrompt | ScorePrompt
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence, Sized
 
 from cluster.api.limits import MAX_CHOICES
-from cluster.api.requests import GenerateRequest, ScorePrompt
+from cluster.api.prompts import ScorePrompt
+from cluster.api.requests import GenerateRequest
 from cluster.api.scoring import ScoredText
 from cluster.api.validation import check_name, check_tenant, text_prompt, token_prompt
 from engine.errors import InvalidRequest

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from cluster.api.event_streams import closing
 from cluster.api.gather import together
 from cluster.api.limits import MAX_NUMBERS
-from cluster.api.requests import GenerateRequest, Generator, Scored, ScorePrompt
+from cluster.api.prompts import ScorePrompt
+from cluster.api.requests import GenerateRequest, Generator, Scored
 from engine.errors import Internal, InvalidRequest
 from tandem_client.events import ChoiceSummary, Started, Summary, Tokens
 

@@ -9,6 +9,7 @@ import re
 from collections.abc import Sequence
 from typing import cast
 
+from cluster.api.chats.tools import ToolCall
 from cluster.api.limits import (
     MAX_CHOICES,
     MAX_NAME_CHARACTERS,
@@ -122,11 +123,24 @@ def token_id(value: object, name: str, field: str) -> int:
     return value
 
 
-def chat_message(role: object, content: str, field: str) -> ChatMessage:
+def chat_message(
+    role: object,
+    content: str,
+    field: str,
+    tool_calls: tuple[ToolCall, ...] = (),
+    tool_call_id: str = "",
+    reasoning: str = "",
+) -> ChatMessage:
     """One turn; raises InvalidRequest, naming `field`, for a role that is not known."""
     for known in ROLES:
         if role == known:
-            return ChatMessage(known, check_text(content, f"{field}.content"))
+            return ChatMessage(
+                known,
+                check_text(content, f"{field}.content"),
+                tool_calls,
+                tool_call_id,
+                check_text(reasoning, f"{field}.reasoning_content"),
+            )
     raise InvalidRequest(
         f"{field}.role must be one of {', '.join(ROLES)}, not {shown(role)}", field=f"{field}.role"
     )

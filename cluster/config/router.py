@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from cluster.api.limits import MAX_REQUEST_BYTES
+from cluster.parsing.answer_form import CallFormName, ReasoningFormName
 from cluster.sockets import is_port
 from engine.config import require
 
@@ -60,6 +61,14 @@ class RouterConfig:
     """
     tokenizer_threads: int = 2
     """Threads that tokenise."""
+    tool_parser: CallFormName = "auto"
+    """The form of the calls of tools in the model's answers; `auto` chooses it by the chat
+    template, `none` leaves calls in the text.
+    """
+    reasoning_parser: ReasoningFormName = "auto"
+    """The form of reasoning in the model's answers; `auto` chooses it by the chat template, `none`
+    leaves reasoning in the text.
+    """
     metric_tenants: int = 16
     """Tenants that the metrics tell apart, `default` and the configured ones first; the others are
     `other`.

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
-from cluster.api import Progress, Summary
+from cluster.api import Progress, Summary, Tokens, ToolCallDelta
+from cluster.api.chats.tools import whole_calls
 from cluster.api.requests import TokenOffsets
 from engine.errors import Internal
 from engine.text.token_names import bytes_of_name
@@ -15,6 +16,7 @@ from engine.types.sequence import FinishReason, SampledToken
 
 TokenText = Callable[[int], str]
 Json = dict[str, Any]
+NO_PARTS: Json = {}
 _LEAST_LOGPROB = -9999.0  # what OpenAI sends for a probability of zero
 
 
@@ -30,9 +32,14 @@ class Form(Protocol):
         ...
 
     def delta(
-        self, choice: int, text: str, logprobs: Json | None, finish: FinishReason | None
+        self,
+        choice: int,
+        text: str,
+        logprobs: Json | None,
+        finish: FinishReason | None,
+        parts: Json = NO_PARTS,
     ) -> Json:
-        """A piece of a choice."""
+        """A piece of a choice; `parts` has its reasoning and calls."""
         ...
 
     def ending(self, choice: int, finish: FinishReason) -> Json:
@@ -40,9 +47,14 @@ class Form(Protocol):
         ...
 
     def whole(
-        self, choice: int, text: str, logprobs: Json | None, finish: FinishReason | None
+        self,
+        choice: int,
+        text: str,
+        logprobs: Json | None,
+        finish: FinishReason | None,
+        parts: Json = NO_PARTS,
     ) -> Json:
-        """A finished choice."""
+        """A finished choice; `parts` as in `delta`."""
         ...
 
     def logprobs(
@@ -65,10 +77,15 @@ class ChatForm:
         return {"index": choice, "delta": delta, "logprobs": None, "finish_reason": None}
 
     def delta(
-        self, choice: int, text: str, logprobs: Json | None, finish: FinishReason | None
+        self,
+        choice: int,
+        text: str,
+        logprobs: Json | None,
+        finish: FinishReason | None,
+        parts: Json = NO_PARTS,
     ) -> Json:
         """A piece of the message."""
-        delta = {"content": text}
+        delta = {"content": text} | parts if text or not parts else parts
         return {"index": choice, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
 
     def ending(self, choice: int, finish: FinishReason) -> Json:
@@ -76,10 +93,16 @@ class ChatForm:
         return {"index": choice, "delta": {}, "logprobs": None, "finish_reason": finish}
 
     def whole(
-        self, choice: int, text: str, logprobs: Json | None, finish: FinishReason | None
+        self,
+        choice: int,
+        text: str,
+        logprobs: Json | None,
+        finish: FinishReason | None,
+        parts: Json = NO_PARTS,
     ) -> Json:
         """The message."""
-        message = {"role": "assistant", "content": text, "refusal": None}
+        content = None if "tool_calls" in parts and not text else text
+        message = {"role": "assistant", "content": content, "refusal": None, **parts}
         return {"index": choice, "message": message, "logprobs": logprobs, "finish_reason": finish}
 
     def logprobs(
@@ -106,7 +129,12 @@ class CompletionForm:
         return None
 
     def delta(
-        self, choice: int, text: str, logprobs: Json | None, finish: FinishReason | None
+        self,
+        choice: int,
+        text: str,
+        logprobs: Json | None,
+        finish: FinishReason | None,
+        parts: Json = NO_PARTS,
     ) -> Json:
         """A piece of the text; whole and piece look the same."""
         return {"index": choice, "text": text, "logprobs": logprobs, "finish_reason": finish}
@@ -179,6 +207,37 @@ def progress_json(progress: Progress, choice: int) -> Json:
     if progress.wait_s is not None:
         known["wait_s"] = round(progress.wait_s, 3)
     return known | {"choice": choice}
+
+
+def parts_json(event: Tokens) -> Json:
+    """The reasoning and the pieces of calls of an event, without what it does not have."""
+    parts: Json = {"reasoning_content": event.reasoning} if event.reasoning else {}
+    if event.tool_calls:
+        parts["tool_calls"] = [_call_json(call) for call in event.tool_calls]
+    return parts
+
+
+def whole_parts(reasoning: Sequence[str], calls: Sequence[ToolCallDelta]) -> Json:
+    """The reasoning and the calls of a finished choice, from all their pieces."""
+    parts: Json = {"reasoning_content": "".join(reasoning)} if any(reasoning) else {}
+    if calls:
+        parts["tool_calls"] = [
+            {
+                "id": one.id,
+                "type": "function",
+                "function": {"name": one.name, "arguments": one.arguments},
+            }
+            for one in whole_calls(calls)
+        ]
+    return parts
+
+
+def _call_json(call: ToolCallDelta) -> Json:
+    """A piece of a call: the first has id, type and name, and each one arguments."""
+    if not call.id:
+        return {"index": call.index, "function": {"arguments": call.arguments}}
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"index": call.index, "id": call.id, "type": "function", "function": function}
 
 
 def finite(logprob: float | None) -> float | None:

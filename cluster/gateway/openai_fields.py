@@ -10,6 +10,9 @@ from difflib import get_close_matches
 from typing import Any
 
 from cluster.api import ChatMessage, TextPrompt, TokenPrompt
+from cluster.api.chats.tool_json import read_tool_calls
+from cluster.api.chats.tools import check_call_id
+from cluster.api.chats.turns import check_turns
 from cluster.api.limits import MAX_CHOICES, MAX_CONTENT_PARTS, MAX_MESSAGES, check_length
 from cluster.api.validation import chat_message, check_text, text_prompt, token_id, token_prompt
 from engine.errors import InvalidRequest, shown
@@ -18,6 +21,7 @@ from engine.types.sampling_params import check_count, check_stop
 # Fields of OpenAI's API that do not change the answer here.
 IGNORED = frozenset(
     {
+        "guided_decoding_backend",
         "metadata",
         "parallel_tool_calls",
         "prediction",
@@ -35,9 +39,9 @@ REFUSED: Mapping[str, tuple[object, ...]] = {
     "echo": (False,),
     "function_call": ("none", "auto"),
     "functions": ([],),
+    "guided_whitespace_pattern": (),
     "modalities": (["text"],),
     "reasoning_effort": ("none",),
-    "response_format": ({"type": "text"},),
     "suffix": ("",),
     "tool_choice": ("none", "auto"),
     "tools": ([],),
@@ -48,9 +52,11 @@ REFUSED: Mapping[str, tuple[object, ...]] = {
 _STREAM_OPTIONS = frozenset({"include_usage", "include_obfuscation", "continuous_usage_stats"})
 # Bound: characters of an unknown field's name that are compared and shown.
 _NAME_CHARACTERS = 64
-_MESSAGE_FIELDS = frozenset({"role", "content"})
+_MESSAGE_FIELDS = frozenset(
+    {"role", "content", "tool_calls", "tool_call_id", "reasoning", "reasoning_content"}
+)
 _MESSAGE_IGNORED = frozenset({"name", "refusal", "annotations"})
-_MESSAGE_REFUSED = ("audio", "function_call", "tool_call_id", "tool_calls")
+_MESSAGE_REFUSED = ("audio", "function_call")
 
 
 def sift(body: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
@@ -81,7 +87,9 @@ def read_messages(value: object) -> tuple[ChatMessage, ...]:
             f"messages must have at most {MAX_CONTENT_PARTS} parts together, not {parts}",
             field="messages",
         )
-    return tuple(_message(entry, f"messages[{index}]") for index, entry in enumerate(value))
+    found = tuple(_message(entry, f"messages[{index}]") for index, entry in enumerate(value))
+    check_turns(found, "messages")
+    return found
 
 
 def read_prompts(value: object) -> tuple[TextPrompt | TokenPrompt, ...]:
@@ -184,9 +192,21 @@ def _message(entry: object, name: str) -> ChatMessage:
             raise InvalidRequest(f"{name}.{key} is not supported", field=f"{name}.{key}")
     role, content = entry.get("role"), entry.get("content")
     role = "system" if role == "developer" else role
-    if content is None and role == "assistant":
+    calls, call_id = entry.get("tool_calls") or [], entry.get("tool_call_id")
+    if content is None and (calls or role == "assistant"):
         content = ""  # an answer without text, as clients keep it in their histories
-    return chat_message(role, _content(content, f"{name}.content"), name)
+    reasoning = entry.get("reasoning_content") or entry.get("reasoning") or ""
+    if not isinstance(reasoning, str):
+        field = f"{name}.reasoning_content"
+        raise InvalidRequest(f"{field} must be a string, not {shown(reasoning)}", field=field)
+    return chat_message(
+        role,
+        _content(content, f"{name}.content"),
+        name,
+        tool_calls=read_tool_calls(calls, f"{name}.tool_calls"),
+        tool_call_id="" if call_id is None else check_call_id(call_id, f"{name}.tool_call_id"),
+        reasoning=reasoning,
+    )
 
 
 def _content(value: object, name: str) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError
 
@@ -16,14 +17,23 @@ from cluster.api import (
     TextPrompt,
     TokenPrompt,
 )
+from cluster.api.chats.tool_json import (
+    ToolChoice,
+    read_template_kwargs,
+    read_tool_choice,
+    read_tools,
+)
+from cluster.api.chats.tools import Tool, json_object, tool_use
+from cluster.api.grammar_json import (
+    only_one,
+    read_grammar,
+    read_own_grammar,
+    read_response_format,
+    read_structured_outputs,
+)
 from cluster.api.limits import MAX_CHOICES
 from cluster.api.tracing import NO_TRACE, Trace
-from cluster.api.validation import (
-    check_choices,
-    check_name,
-    check_request_id,
-    check_tenant,
-)
+from cluster.api.validation import check_choices, check_name, check_request_id, check_tenant
 from cluster.gateway.openai_fields import (
     read_logit_bias,
     read_messages,
@@ -35,7 +45,20 @@ from cluster.gateway.openai_fields import (
 )
 from engine.errors import InvalidRequest, shown
 from engine.kv.prefix_digest import DEFAULT_TENANT
+from engine.types.grammar import Grammar
 from engine.types.sampling_params import MAX_LOGPROBS, SamplingParams
+
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
+# The fields that give the answer a grammar.
+_GRAMMARS = (
+    *("response_format", "structured_outputs", "grammar"),
+    *("guided_json", "guided_regex", "guided_grammar", "guided_choice"),
+)
+
+
+def _guided(name: str) -> PlainValidator:
+    """Reads vLLM's older field `guided_...` of that kind."""
+    return PlainValidator(lambda value: read_grammar(name, value, f"guided_{name}"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +105,13 @@ class _Request(BaseModel):
     progress: bool = False
     resumable: bool = False
     return_token_ids: bool = False
+    response_format: Annotated[Grammar | None, PlainValidator(read_response_format)] = None
+    structured_outputs: Annotated[Grammar | None, PlainValidator(read_structured_outputs)] = None
+    grammar: Annotated[Grammar | None, PlainValidator(read_own_grammar)] = None
+    guided_json: Annotated[Grammar | None, _guided("json")] = None
+    guided_regex: Annotated[Grammar | None, _guided("regex")] = None
+    guided_grammar: Annotated[Grammar | None, _guided("grammar")] = None
+    guided_choice: Annotated[Grammar | None, _guided("choice")] = None
 
     @classmethod
     def read(cls, body: object) -> Self:
@@ -179,7 +209,12 @@ class _Request(BaseModel):
             stop_token_ids=self.stop_token_ids,
             ignore_eos=self.ignore_eos,
             logprobs=logprobs,
+            grammar=self._grammar(),
         )
+
+    def _grammar(self) -> Grammar | None:
+        """The grammar of the answer, in whichever field."""
+        return only_one({name: getattr(self, name) for name in _GRAMMARS})
 
 
 class ChatRequest(_Request):
@@ -189,9 +224,20 @@ class ChatRequest(_Request):
     max_completion_tokens: int | None = None
     logprobs: bool = False
     top_logprobs: int | None = Field(default=None, ge=0, le=MAX_LOGPROBS)
+    tools: Annotated[tuple[Tool, ...], PlainValidator(read_tools)] = ()
+    tool_choice: Annotated[ToolChoice, PlainValidator(read_tool_choice)] = ("auto", "")
+    parallel_tool_calls: bool = True
+    chat_template_kwargs: Annotated[str, PlainValidator(read_template_kwargs)] = ""
+    reasoning_effort: Effort | None = None
 
     def _prompts(self) -> tuple[Prompt, ...]:
-        return (ChatPrompt(self.messages),)
+        mode, named = self.tool_choice
+        use = tool_use(self.tools, mode, named, self.parallel_tool_calls)
+        kwargs = self.chat_template_kwargs
+        if self.reasoning_effort is not None:
+            fields = json_object(kwargs) or {}
+            kwargs = json.dumps({"reasoning_effort": self.reasoning_effort} | fields)
+        return (ChatPrompt(self.messages, use, kwargs),)
 
     def _sampling(self) -> SamplingParams:
         if self.top_logprobs is not None and not self.logprobs:

@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 
-from cluster.api import Event, Generator, Started, Summary, Tokens
+from cluster.api import Event, Generator, Started, Summary, Tokens, ToolCallDelta
 from cluster.api.event_streams import closing, merge
 from cluster.api.limits import MAX_NUMBERS
 from cluster.gateway.answers.chunk_stream import ChunkStream
 from cluster.gateway.answers.stream_note import StreamNote
-from cluster.gateway.openai_chunks import Json, UsageCount
+from cluster.gateway.openai_chunks import Json, UsageCount, whole_parts
 from cluster.gateway.openai_requests import OpenAICall
 from cluster.gateway.sse import dump, dump_large
 from cluster.journal.keys import new_stream_id
@@ -27,6 +27,8 @@ class _ReplyChoice:
     """One choice of the reply, as far as its events have come."""
 
     texts: list[str] = field(default_factory=list)
+    reasoning: list[str] = field(default_factory=list)
+    calls: list[ToolCallDelta] = field(default_factory=list)
     ids: list[int] = field(default_factory=list)
     sampled: list[SampledToken] = field(default_factory=list)
     finish: FinishReason | None = None
@@ -57,6 +59,8 @@ class OpenAIReply:
                 if isinstance(event, Tokens):
                     choice = self._choices[self._number(prompt_index, event)]
                     choice.texts.append(event.text)
+                    choice.reasoning.append(event.reasoning)
+                    choice.calls += event.tool_calls
                     choice.ids += event.ids
                     choice.finish = event.finish_reason
                     if self._top is not None:
@@ -92,7 +96,8 @@ class OpenAIReply:
         if choice.sampled:
             offsets = self._generator.offsets()
             listing = form.logprobs(choice.sampled, self._generator.token_text, offsets)
-        whole = form.whole(number, "".join(choice.texts), listing, choice.finish)
+        parts = whole_parts(choice.reasoning, choice.calls)
+        whole = form.whole(number, "".join(choice.texts), listing, choice.finish, parts)
         return whole | {"token_ids": choice.ids} if self._call.token_ids else whole
 
     def _merged(self) -> AsyncIterator[tuple[int, Event]]:

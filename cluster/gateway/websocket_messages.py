@@ -22,7 +22,7 @@ from cluster.api.requests import TokenOffsets
 from cluster.api.validation import check_have, check_request_id, check_stream_id
 from cluster.gateway.answers.stream_note import StreamNote
 from cluster.gateway.json_body import parse_json
-from cluster.gateway.openai_chunks import Json, UsageCount, progress_json
+from cluster.gateway.openai_chunks import Json, UsageCount, parts_json, progress_json
 from cluster.gateway.openai_requests import ChatRequest, CompletionRequest, OpenAICall
 from engine.errors import Internal, InvalidRequest, TandemError, shown
 from protos.status import retry_after_ms
@@ -179,6 +179,7 @@ class Messages:
             "ids": event.ids,
             "text": event.text,
             "finish_reason": event.finish_reason,
+            **parts_json(event),
         }
         if self._note.logprobs:
             message["logprobs"] = self._note.layout.logprobs(

@@ -81,6 +81,7 @@ def journaled_request(
         note=request.note,
         arrived_at=arrived_at,
         model_identity=model_identity,
+        form=started.form,
     )
 
 

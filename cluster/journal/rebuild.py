@@ -64,7 +64,7 @@ def rebuilt(record: JournaledRequest, entries: Iterable[JournalEntry]) -> Rebuil
             last = entry.event
     return RebuiltStream(
         request=request,
-        started=replace(started, note=record.note),
+        started=replace(started, note=record.note, form=record.form),
         arrived_at=record.arrived_at,
         model_identity=record.model_identity,
         choices=choices,

@@ -50,8 +50,8 @@ class JournalTail:
         self._position = 0
         self._listened_s = self._failed_s = -math.inf
 
-    async def find(self) -> None:
-        """Go to the first entry that the client lacks.
+    async def find(self, had: Callable[[Tokens], object] = lambda tokens: None) -> None:
+        """Go to the first entry that the client lacks. `had` gets those that it has.
 
         Raises InvalidRequest where the client has more than the journal, or a part of an entry,
         and Unavailable or NotFound as the store does. The journal of a living owner may be behind
@@ -67,8 +67,11 @@ class JournalTail:
                 await asyncio.sleep(_POLL_S)
             for entry in entries:
                 position = entry.sequence
-                if isinstance(entry.event, Tokens) and self._cursor.passed(entry.event):
-                    begin = position - 1 if begin is None else begin
+                if isinstance(entry.event, Tokens):
+                    if self._cursor.passed(entry.event):
+                        begin = position - 1 if begin is None else begin
+                    else:
+                        had(entry.event)
                 if self._cursor.found:
                     break
         self._position = position if begin is None else begin

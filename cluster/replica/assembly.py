@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -19,9 +20,12 @@ from decode_pool.itl_budget import ItlBudget
 from decode_pool.loop import DecodeLoop
 from decode_pool.scheduler import DecodeScheduler
 from decode_pool.servicer import DecodeServicer
+from engine.errors import UnsupportedModel
+from engine.grammar.compiler import GrammarCompiler
+from engine.grammar.store import GrammarStore
 from engine.kv.block_pool import BlockPool
 from engine.kv.prefix_digest import identity_of
-from engine.model_description import describe
+from engine.model_description import ModelDescription, describe
 from engine.runtime.engine import Engine
 from engine.runtime.engine_thread import EngineWorker, engine_thread
 from engine.scheduling.prompt_order import PromptOrder
@@ -37,13 +41,19 @@ from prefill_pool.scheduler import PrefillScheduler
 from prefill_pool.servicer import PrefillServicer
 from protos.wire.client import Connector
 
+log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """An engine with the tokenizer of its model, and the thread on which the engine computes."""
+    """An engine with the tokenizer of its model, and the thread on which the engine computes.
+
+    `grammars` compiles grammars; None where no answer of the model can follow a grammar.
+    """
 
     engine: Engine
     tokenizer: Tokenizer
+    grammars: GrammarCompiler | None
     thread: ThreadPoolExecutor
 
     @classmethod
@@ -56,8 +66,8 @@ class LoadedModel:
         """
         thread = engine_thread()
         loop = asyncio.get_running_loop()
-        engine, tokenizer = await loop.run_in_executor(thread, _load, config, device_share, timer)
-        return cls(engine, tokenizer, thread)
+        loaded = await loop.run_in_executor(thread, _load, config, device_share, timer)
+        return cls(*loaded, thread)
 
     def new_text(self, sequence: Sequence) -> ChoiceText:
         """The text of a sequence that begins behind its prompt."""
@@ -68,6 +78,7 @@ class LoadedModel:
             sequence.sampling,
             description.eos_ids,
             description.context_tokens,
+            sequence.matcher,
         )
 
 
@@ -102,9 +113,14 @@ class ReplicaParts:
     def serves(self, config: TandemConfig) -> dict[str, Serve]:
         """The coroutine that serves one call, by the kind of the call."""
         new_text, lease_s = self.model.new_text, config.kv.lease_s
-        prefill = PrefillServicer(self.prefill.loop, self.prefill.sender, new_text, lease_s)
         timeout_s = config.router.request_timeout_s
-        decode = DecodeServicer(self.decode.loop, self.decode.receiver, new_text, timeout_s)
+        prepare = GrammarStore(self.model.grammars).prepare
+        prefill = PrefillServicer(
+            self.prefill.loop, self.prefill.sender, new_text, lease_s, prepare
+        )
+        decode = DecodeServicer(
+            self.decode.loop, self.decode.receiver, new_text, timeout_s, prepare
+        )
         return {"prefill": prefill.serve, "decode": decode.serve}
 
     def start_loops(self, replica_id: str) -> tuple[asyncio.Task[None], ...]:
@@ -188,10 +204,14 @@ def _transfer_config(config: TandemConfig, engine: Engine) -> TransferConfig:
     return TransferConfig(config.kv.transport, frame_bytes, silence_s=config.kv.silence_s)
 
 
-def _load(config: TandemConfig, device_share: int, timer: StartupTimer) -> tuple[Engine, Tokenizer]:
-    """The engine and the tokenizer; blocks for as long as loading takes."""
+def _load(
+    config: TandemConfig, device_share: int, timer: StartupTimer
+) -> tuple[Engine, Tokenizer, GrammarCompiler | None]:
+    """The engine, the tokenizer and its compiler; blocks for as long as loading takes."""
     description = describe(config.model)
     tokenizer = Tokenizer.load(str(description.folder))
+    # Not with the first grammar: it holds Python's lock for up to a second.
+    grammars = _compiler(tokenizer, description)
     timer.ended("tokenizer")
     engine = Engine.load(
         description,
@@ -201,4 +221,12 @@ def _load(config: TandemConfig, device_share: int, timer: StartupTimer) -> tuple
         share=device_share,
         timer=timer,
     )
-    return engine, tokenizer
+    return engine, tokenizer, grammars
+
+
+def _compiler(tokenizer: Tokenizer, description: ModelDescription) -> GrammarCompiler | None:
+    try:
+        return GrammarCompiler(tokenizer.serialized(), description.vocabulary, description.eos_ids)
+    except UnsupportedModel as error:
+        log.info("no structured answers: %s", error.message)
+        return None

@@ -13,6 +13,7 @@ from cluster.config.schema import TandemConfig
 from cluster.discovery.healthy_replicas import HealthyReplicas
 from cluster.discovery.redis_directory import Directory
 from cluster.journal.store import JournalStore, StreamLife
+from cluster.parsing.selection import FormSelection
 from cluster.placement.placement import Placement
 from cluster.router.accounting import RequestAccounting
 from cluster.router.canary.routing import CanaryRouting
@@ -68,6 +69,8 @@ def new_preprocessor(config: TandemConfig, model: ServedModel) -> Preprocessor:
         config.promised_endpoints,
         config.router.tokenizer_threads,
         new_chain if config.kv.prefix_cache else None,
+        model.description.eos_ids,
+        FormSelection(model.tokenizer, config.router.tool_parser, config.router.reasoning_parser),
     )
 
 

@@ -89,7 +89,8 @@ class RequestPhases:
             metrics.PROMPT_TOKENS.inc(prompt_tokens, **account.labels)
             try:
                 name = self._preprocessor.model.name
-                emit_of = begin(prepared, Started(account.request_id, name, prompt_tokens, seed))
+                started = Started(account.request_id, name, prompt_tokens, seed, form=prepared.form)
+                emit_of = begin(prepared, started)
                 runs = [
                     self._run_choice(
                         ResumeState(prepared, choice, StageTimes(account.began_s)),
@@ -179,7 +180,8 @@ class RequestPhases:
             emit = DecodeProgress(emit, prepared.sampling.max_tokens or 1)
         if prepared.lane != "batch":
             state.left_s = max(0.0, assignment.plan.forecast.deadline_s - time.monotonic())
-        stream = StreamMetrics(account.labels, assignment, state.times.began_s, emit)
+        began_s = state.times.began_s
+        stream = StreamMetrics(account.labels, assignment, began_s, emit, prepared.form)
         pair, names = assignment.plan.pair, state.named_in_log
         where = {"prefill": pair.prefill.id, "decode": pair.decode.id}
         log.info("request assigned", extra=names | where)
@@ -218,7 +220,10 @@ def _wire_tokens(prepared: PreparedRequest) -> int:
     """Roughly the numbers and characters that a request sends to each replica, once."""
     sampling = prepared.sampling
     lists = len(sampling.logit_bias) + len(sampling.stop_token_ids)
-    return len(prepared.prompt_ids) + lists + sum(map(len, sampling.stop)) // 4
+    texts = sum(map(len, sampling.stop))
+    if sampling.grammar is not None:
+        texts += len(sampling.grammar.text)
+    return len(prepared.prompt_ids) + lists + texts // 4
 
 
 def placement_request(

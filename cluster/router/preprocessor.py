@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -17,6 +17,7 @@ from cluster.api import (
     TextPrompt,
     TokenPrompt,
 )
+from cluster.api.grammar_check import GrammarCheck
 from cluster.api.limits import check_choice_tokens, within_numbers
 from cluster.api.scoring import shared_tokens
 from cluster.api.tokenizer_threads import TokenizerThreads
@@ -24,6 +25,9 @@ from cluster.api.validation import check_choices, check_tenant
 from cluster.config.endpoint_lookup import endpoint_of, lane_of
 from cluster.config.endpoints import EndpointConfig
 from cluster.config.stream_mode import delivery_of
+from cluster.parsing.chat_preparation import PreparedChat, prepare_chat
+from cluster.parsing.selection import FormSelection
+from cluster.parsing.template_input import characters
 from cluster.router.resume_state import PreparedRequest
 from engine.errors import InvalidRequest, NotFound, PromptTooLong, shown
 from engine.kv.prefix_digest import Chain
@@ -41,7 +45,9 @@ R = TypeVar("R")
 class Preprocessor:
     """Checks requests against a model, its tokenizer and the endpoints.
 
-    `new_chain` makes the empty chain of a tenant; None: there is no prefix cache.
+    `new_chain` makes the empty chain of a tenant; None: there is no prefix cache. `eos_ids` are
+    the model's end tokens. `forms` chooses the form of a chat's answers; None: by the chat
+    template.
     """
 
     def __init__(
@@ -51,12 +57,16 @@ class Preprocessor:
         endpoints: dict[str, EndpointConfig],
         threads: int,
         new_chain: Callable[[str], Chain] | None = None,
+        eos_ids: Collection[int] = (),
+        forms: FormSelection | None = None,
     ) -> None:
+        self._forms = forms or FormSelection(tokenizer)
         self._card = card
         self._tokenizer = tokenizer
         self._endpoints = endpoints
         self._new_chain = new_chain
         self._threads = TokenizerThreads(threads)
+        self.grammars = GrammarCheck(tokenizer, card.vocabulary, eos_ids)
 
     @property
     def model(self) -> ModelCard:
@@ -77,10 +87,16 @@ class Preprocessor:
         request.sampling.check(self._card.vocabulary)
         check_choices(request.n)
         check_tenant(request.tenant)
-        ids = await self._tokenize(request.prompt)
+        sampling, form = request.sampling, ""
+        if isinstance(request.prompt, ChatPrompt):
+            chat = await self._chat(request.prompt, sampling)
+            ids, form = chat.ids, chat.form
+            sampling = await self._compiled(chat.samplings, request.tenant)
+        else:
+            await self.grammars.check(sampling, request.tenant)
+            ids = await self._tokenize(request.prompt)
         left = self._context_left(len(ids))
         check_choice_tokens(request.n, len(ids))
-        sampling = request.sampling
         max_tokens = self._max_tokens(sampling, request.n, endpoint, left)
         if capacity_tokens is not None:
             max_tokens = max(1, min(max_tokens, capacity_tokens - len(ids) + 1))
@@ -99,7 +115,32 @@ class Preprocessor:
             batch_window_s=endpoint.batch_window_s,
             tenant=request.tenant,
             chain=chain,
+            form=form,
         )
+
+    async def _chat(self, prompt: ChatPrompt, sampling: SamplingParams) -> PreparedChat:
+        if not prompt.messages:
+            raise InvalidRequest("messages must not be empty", field="messages")
+        for message in prompt.messages:
+            if message.role not in ROLES:
+                raise InvalidRequest(f"unknown role {message.role!r}", field="messages")
+        size = characters(prompt)
+        self._check_length(size)
+        return await self._threads.run(
+            size, lambda: prepare_chat(self._tokenizer, self._forms, prompt, sampling)
+        )
+
+    async def _compiled(self, samplings: Sequence[SamplingParams], tenant: str) -> SamplingParams:
+        """The first of these whose grammar can be compiled; raises what the last one does."""
+        for sampling in samplings:
+            try:
+                sampling.check(self._card.vocabulary)
+                await self.grammars.check(sampling, tenant)
+                break
+            except InvalidRequest:
+                if sampling is samplings[-1]:
+                    raise
+        return sampling
 
     def token_text(self, token: int) -> str:
         """One token as text by itself."""
@@ -122,6 +163,9 @@ class Preprocessor:
     ) -> PreparedRequest:
         request.sampling.check(self._card.vocabulary)
         check_tenant(request.tenant)
+        grammar = request.sampling.grammar
+        if grammar is not None:
+            raise InvalidRequest("texts are scored without a grammar", field=grammar.field)
         if not 0 <= prompt.top <= MAX_LOGPROBS:
             raise InvalidRequest(f"at most {MAX_LOGPROBS} of the likeliest tokens", field="top")
         ids, scored_from = await self._tokenize_scored(prompt)
@@ -198,10 +242,8 @@ class Preprocessor:
         if isinstance(prompt, TextPrompt):
             text = prompt.text
             ids: Sequence[int] = await self._threads.run(len(text), lambda: self._encode(text))
-        elif isinstance(prompt, ChatPrompt):
-            ids = await self._threads.run(_characters(prompt), lambda: self._render(prompt))
-        elif isinstance(prompt, ScorePrompt):
-            raise InvalidRequest("a text to be scored is no prompt", field="prompt")
+        elif isinstance(prompt, ScorePrompt | ChatPrompt):
+            raise InvalidRequest("this prompt is no text", field="prompt")
         else:
             self._context_left(len(prompt.ids), answer=0)
             ids = prompt.ids
@@ -225,17 +267,6 @@ class Preprocessor:
             raise InvalidRequest("the prompt is empty", field="prompt")
         self._check_length(len(text))
         return self._tokenizer.encode(text)
-
-    def _render(self, prompt: ChatPrompt) -> Sequence[int]:
-        if not prompt.messages:
-            raise InvalidRequest("messages must not be empty", field="messages")
-        for message in prompt.messages:
-            if message.role not in ROLES:
-                raise InvalidRequest(f"unknown role {message.role!r}", field="messages")
-        self._check_length(_characters(prompt))
-        return self._tokenizer.render_chat(
-            [{"role": message.role, "content": message.content} for message in prompt.messages]
-        )
 
     def _check_length(self, characters: int) -> None:
         """Refuse a text that is too long for any tokenizer, before tokenising it."""
@@ -265,7 +296,3 @@ class Preprocessor:
             return capped
         most = within_numbers(choices, sampling.logprobs, capped if requested else None)
         return min(capped, most)
-
-
-def _characters(prompt: ChatPrompt) -> int:
-    return sum(len(message.content) for message in prompt.messages)

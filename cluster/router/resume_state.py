@@ -28,7 +28,7 @@ class PreparedRequest:
 
     `chain` has the digests of the prompt's full blocks; None where there is no prefix cache.
     Where the prompt's own tokens are scored, these are the tokens from `scored_from` on, each with
-    the `top` likeliest at its position.
+    the `top` likeliest at its position. `form` is that of a chat's answers, as in Started.
     """
 
     request_id: str
@@ -43,6 +43,7 @@ class PreparedRequest:
     scored_from: int | None = None
     top: int = 0
     batch_window_s: float | None = None
+    form: str = ""
 
     @property
     def prompt_ids(self) -> tuple[int, ...]:

@@ -21,6 +21,7 @@ from cluster.api.event_streams import closing
 from cluster.config.router import RouterConfig
 from cluster.discovery.healthy_replicas import HealthyReplicas
 from cluster.discovery.silent_replicas import SilentReplicas
+from cluster.parsing.answer_parser import AnswerReader
 from cluster.placement.placement import Placement
 from cluster.replica_record import ReplicaLoad
 from cluster.router.accounting import RequestAccount, RequestAccounting
@@ -173,12 +174,13 @@ class Router:
             self._accounting.turned_away(account, error)
             raise
         self._tasks.start(running, partial(self._serve, request, running))
+        answers = AnswerReader()
         try:
             while True:
                 event = await running.events.get()
                 if isinstance(event, TandemError):
                     raise event
-                yield event
+                yield answers.take(event)
                 running.delivered = True
                 if isinstance(event, Summary):
                     return
@@ -227,6 +229,7 @@ class Router:
                 running.lost()
         await self._tasks.close()
         await self._streams.close()
+        await self._preprocessor.grammars.close()
         if self._resumable is not None:
             await self._resumable.close()
 

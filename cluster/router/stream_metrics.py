@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from cluster.admission.assignment import Assignment, FirstTokenTiming
 from cluster.api import ChoiceSummary, Progress, Scored, Tokens
+from cluster.parsing.answer_parser import AnswerReader
 from cluster.placement.types import Pair
 from cluster.telemetry import router_metrics as metrics
 from cluster.telemetry.labels import Labels
@@ -53,7 +54,7 @@ class StageTimes:
 class StreamMetrics:
     """Passes a choice's tokens on to `emit` and notes when they came.
 
-    `began_s` is when the request arrived (monotonic).
+    `began_s` is when the request arrived (monotonic). `form` is that of a chat's answer.
     """
 
     def __init__(
@@ -62,7 +63,9 @@ class StreamMetrics:
         assignment: Assignment,
         began_s: float,
         emit: Callable[[Scored | Tokens | Progress], None],
+        form: str = "",
     ) -> None:
+        self._answer = AnswerReader(form)
         self._labels = labels
         self._assignment = assignment
         self._began_s = began_s
@@ -94,9 +97,11 @@ class StreamMetrics:
             self._pause_s = now - self._last_s
         self._last_s = now
         self._count += len(tokens.ids)
-        if not self._meaningful and is_meaningful(tokens.text):
-            self._meaningful = True
-            metrics.TTFMT.observe(now - self._began_s, **self._labels)
+        if not self._meaningful:
+            answer = self._answer.tokens(tokens)
+            if is_meaningful(answer.text) or answer.tool_calls:
+                self._meaningful = True
+                metrics.TTFMT.observe(now - self._began_s, **self._labels)
 
     def first(self, first: FirstTokenTiming) -> None:
         """Count the stages of the time to the first token."""

@@ -13,6 +13,7 @@ from engine.cpu.core_sharing import CoreSharing
 from engine.device import best_device
 from engine.errors import ConfigError, Internal
 from engine.free_memory import free_bytes
+from engine.grammar.masks import MaskMaker
 from engine.kv.cache import KvCache
 from engine.kv.layout import KvLayout
 from engine.kv.memory import block_bytes
@@ -50,6 +51,7 @@ class Engine:
         self._improvement = improvement
         self._pieces: Iterator[None] | None = None
         self._cores = cores
+        self._masks = MaskMaker(description.vocabulary)
 
     @property
     def forward_name(self) -> str:
@@ -122,7 +124,7 @@ class Engine:
         until the pass has ended. On a CPU `stored` is called once the spans' KV is stored; on
         other devices this is not known before the end of the pass.
         """
-        return Pass(self.runner, self.cache, spans, self._cores, stored)
+        return Pass(self.runner, self.cache, spans, self._cores, self._masks, stored)
 
     @property
     def shared_cores(self) -> str:

@@ -9,6 +9,7 @@ import torch
 
 from engine.cpu.core_sharing import CoreSharing
 from engine.errors import Internal
+from engine.grammar.masks import MaskMaker, PendingMasks
 from engine.kv.cache import KvCache
 from engine.model.packed_batch import pack
 from engine.model.runner import ForwardOutput, Runner
@@ -36,6 +37,7 @@ class Pass:
         cache: KvCache,
         spans: list[Span],
         cores: CoreSharing | None,
+        mask_maker: MaskMaker,
         stored: Callable[[], None] | None = None,
     ) -> None:
         self.spans = spans
@@ -45,6 +47,8 @@ class Pass:
         self._cache = cache
         self._cores = cores
         self._stored = stored
+        self._mask_maker = mask_maker
+        self._masks: PendingMasks | None = None
         self._under_way: Generator[None, None, list[Outcome] | None] | None = None
         self._cut = False
         self._halted = torch.zeros(1, dtype=torch.int32)
@@ -81,6 +85,7 @@ class Pass:
 
     def _advance(self, until: float | None) -> list[Outcome] | None:
         if self._under_way is None:
+            self._masks = self._mask_maker.begin([s.sequence for s in self.spans if s.samples])
             replays = self._runner.replays
             logits = None if replays is None else replays.logits(self.spans)
             if logits is not None:
@@ -146,7 +151,8 @@ class Pass:
         sampling = [index for index in order if spans[index].samples]
         if not sampling:
             return results
-        tokens = sample(logits, [spans[index].sequence for index in sampling])
+        masks = None if self._masks is None else self._masks.result()
+        tokens = sample(logits, [spans[index].sequence for index in sampling], masks)
         for index, token in zip(sampling, tokens, strict=True):
             results[index] = token
         return results

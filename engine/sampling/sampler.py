@@ -3,8 +3,9 @@
 Each row goes through these steps:
 
 1. repetition, presence and frequency penalties, logit bias (`engine/sampling/penalties.py`);
-2. where temperature is 0, the best token;
-3. else temperature, top-k, top-p and min-p (`engine/sampling/filters.py`), and the kept token at a
+2. minus infinity for the tokens that the grammar does not allow (`engine/grammar/masks.py`);
+3. where temperature is 0, the best token;
+4. else temperature, top-k, top-p and min-p (`engine/sampling/filters.py`), and the kept token at a
    random number (`engine/sampling/counter_rng.py`).
 
 The random number depends on seed, choice and absolute position alone. So a request gets the same
@@ -18,6 +19,7 @@ from collections import defaultdict
 import torch
 
 from engine.errors import Internal
+from engine.grammar.masks import TokenMasks
 from engine.sampling.counter_rng import uniform
 from engine.sampling.filters import filters, keep_likely
 from engine.sampling.penalties import edit_logits, edits_logits
@@ -31,13 +33,16 @@ _CPU_NUMBERS = 2**20
 
 
 @torch.no_grad()
-def sample(logits: torch.Tensor, sequences: list[Sequence]) -> list[SampledToken | Internal]:
+def sample(
+    logits: torch.Tensor, sequences: list[Sequence], masks: TokenMasks | None = None
+) -> list[SampledToken | Internal]:
     """Choose the next token of each sequence.
 
     `logits` is [rows, vocabulary] of any float dtype and stays as it is; row i belongs to
     sequences[i], and its token gets the absolute position len(tokens). Log-probabilities are of
     the model's own logits, in float32, for rows that request them. A row whose best logit is NaN or
-    infinite gets an Internal instead, so that it fails alone.
+    infinite gets an Internal instead, so that it fails alone. `masks` has those of the sequences
+    that follow a grammar.
     """
     if logits.dim() != 2 or logits.shape[0] != len(sequences):
         raise Internal(f"logits of shape {tuple(logits.shape)} for {len(sequences)} sequences")
@@ -45,10 +50,11 @@ def sample(logits: torch.Tensor, sequences: list[Sequence]) -> list[SampledToken
         return []
     order: list[int] = []
     parts: list[torch.Tensor] = []
-    for rows in _groups(logits, sequences):
+    for rows in _groups(logits, sequences, masks):
         members = [sequences[row] for row in rows]
         order += rows
-        parts.append(_choose(logits if len(rows) == len(sequences) else logits[rows], members))
+        scores = logits if len(rows) == len(sequences) else logits[rows]
+        parts.append(_choose(scores, members, masks))
     tokens = [0] * len(sequences)
     for row, token in zip(order, torch.cat(parts).tolist(), strict=True):
         tokens[row] = token
@@ -56,18 +62,23 @@ def sample(logits: torch.Tensor, sequences: list[Sequence]) -> list[SampledToken
     for row, token in enumerate(tokens):
         if token == _BAD:
             chosen[row] = Internal("the model's logits are NaN or infinite")
+    for owner, fault in ({} if masks is None else masks.faults).items():
+        chosen[next(row for row, one in enumerate(sequences) if one.owner == owner)] = fault
     return chosen
 
 
-def _groups(logits: torch.Tensor, sequences: list[Sequence]) -> list[list[int]]:
+def _groups(
+    logits: torch.Tensor, sequences: list[Sequence], masks: TokenMasks | None
+) -> list[list[int]]:
     """Rows that are sampled alike, so that no row pays for another's request."""
-    kinds: defaultdict[tuple[bool, bool, bool], list[int]] = defaultdict(list)
+    kinds: defaultdict[tuple[bool, bool, bool, bool], list[int]] = defaultdict(list)
     for row, sequence in enumerate(sequences):
         sampling = sequence.sampling
         drawn = not sampling.greedy
-        kinds[drawn, drawn and filters(sampling), edits_logits(sampling)].append(row)
+        guided = masks is not None and sequence.owner in masks.rows
+        kinds[drawn, drawn and filters(sampling), edits_logits(sampling), guided].append(row)
     groups = []
-    for (drawn, _, edited), rows in kinds.items():
+    for (drawn, _, edited, _), rows in kinds.items():
         step = len(rows)
         if logits.device.type == "cpu" and (drawn or edited):
             step = max(1, _CPU_NUMBERS // logits.shape[1])
@@ -75,12 +86,21 @@ def _groups(logits: torch.Tensor, sequences: list[Sequence]) -> list[list[int]]:
     return groups
 
 
-def _choose(scores: torch.Tensor, sequences: list[Sequence]) -> torch.Tensor:
+def _choose(
+    scores: torch.Tensor, sequences: list[Sequence], masks: TokenMasks | None
+) -> torch.Tensor:
     """The tokens of one group's rows, int64 [rows]."""
     sampling = sequences[0].sampling
-    if edits_logits(sampling):
+    guided = masks is not None and sequences[0].owner in masks.rows
+    own = edits_logits(sampling) or (guided and not sampling.greedy)
+    if own:
         scores = scores.to(torch.float32, copy=True)
         edit_logits(scores, sequences)
+    if masks is not None and guided:
+        rows = masks.banned[[masks.rows[sequence.owner] for sequence in sequences]]
+        banned = torch.from_numpy(rows).to(scores.device)
+        fill = scores.masked_fill_ if own else scores.masked_fill
+        scores = fill(banned, -torch.inf)
     if not sampling.greedy:
         return _draw(scores.float(), sequences, filtered=filters(sampling))
     # Not argmax, which is six times slower in bfloat16 on a CPU.

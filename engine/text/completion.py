@@ -13,6 +13,7 @@ from engine.errors import Internal
 from engine.text.detokenizer import Detokenizer
 from engine.text.stop_strings import StopScanner
 from engine.text.tokenizer import Tokenizer
+from engine.types.grammar import TokenMatcher
 from engine.types.sampling_params import SamplingParams
 from engine.types.sequence import FinishReason
 
@@ -30,7 +31,9 @@ class ChoiceText:
 
     It ends with "stop" on an end-of-sequence token (unless ignored), a stop token, or a stop
     string. It ends with "length" at `max_tokens`, or where prompt and output fill
-    `context_tokens`. The text ends before a stop string; special tokens never give text.
+    `context_tokens`. The text ends before a stop string; of special tokens those in
+    `shown_token_ids` alone give text. With a `matcher` a stop string ends the text only where it
+    leaves a complete answer.
     """
 
     def __init__(
@@ -40,14 +43,15 @@ class ChoiceText:
         sampling: SamplingParams,
         eos_ids: Collection[int],
         context_tokens: int,
+        matcher: TokenMatcher | None = None,
     ) -> None:
         capacity = context_tokens - len(prompt_ids)
         self._most = capacity if sampling.max_tokens is None else min(sampling.max_tokens, capacity)
         self._ends = frozenset(sampling.stop_token_ids)
         if not sampling.ignore_eos:
             self._ends |= frozenset(eos_ids)
-        self._detokenizer = Detokenizer(tokenizer)
-        self._stops = StopScanner(sampling.stop)
+        self._detokenizer = Detokenizer(tokenizer, sampling.shown_token_ids)
+        self._stops = StopScanner(sampling.stop, None if matcher is None else matcher.accepts)
         self.output_tokens = 0
         self.finish_reason: FinishReason | None = None
 

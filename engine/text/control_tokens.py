@@ -26,6 +26,8 @@ from engine.errors import InvalidRequest
 # Text that a template searches an answer for: `.split('</think>')`, `'<think>' in content`.
 _SEARCHED = re.compile(r"""[.|]\s*\w+\(\s*(['"])(.*?)\1|(['"])([^'"]*)\3\s+(?:not\s+)?in\s""")
 _NONE = -1
+# Where an answer of a message has such text. Calls of tools have none.
+_ANSWER = ("content", "reasoning_content")
 
 
 class ControlTokens:
@@ -58,22 +60,29 @@ class ControlTokens:
         self._leaks = any(not self._pieces.isdisjoint(one.ids) for one in found)
         self._finder = _matcher(backend, entries, of_pieces=True) if self._leaks else self._matcher
 
-    def hide(self, messages: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], list[str]]:
-        """The messages with stand-ins, and the text behind each stand-in, in order.
+    def hide(
+        self, messages: Sequence[Mapping[str, Any]], hidden: list[str]
+    ) -> list[dict[str, Any]]:
+        """The messages with stand-ins; `hidden` gets the text behind each stand-in, in order.
 
         Every string is a user's, also in lists and objects, except each message's `role`.
         """
-        hidden: list[str] = []
         changed = []
         for message in messages:
-            keep = self._searched if message.get("role") == "assistant" else frozenset()
+            searched = self._searched if message.get("role") == "assistant" else frozenset()
             changed.append(
                 {
-                    name: value if name == "role" else self._hide(value, hidden, keep)
+                    name: value
+                    if name == "role"
+                    else self._hide(value, hidden, searched if name in _ANSWER else frozenset())
                     for name, value in message.items()
                 }
             )
-        return changed, hidden
+        return changed
+
+    def hide_all(self, value: Any, hidden: list[str]) -> Any:
+        """Tools or fields for a template with stand-ins; `hidden` as in `hide`."""
+        return self._hide(value, hidden, frozenset())
 
     def must_separate(self, hidden: Sequence[str]) -> bool:
         """Whether a rendered text has to be encoded here, and not by the tokenizer itself.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from engine.text.tokenizer import Tokenizer
 
 _REPLACEMENT = "\ufffd"
@@ -19,16 +21,22 @@ class Detokenizer:
     Every push decodes a short window of the last tokens, because a token's text depends on its
     neighbours. Examples are the bytes of one character, and the space before a word that does not
     open the text. The released text plus `flush` equals the tokenizer's text of all tokens at once.
+    A special token in `shown` gives its text; a new window begins behind it.
     """
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, shown: Collection[int] = ()) -> None:
         self._tokenizer = tokenizer
+        self._shown = frozenset(shown)
         self._window: list[int] = []
         self._released = 0  # characters of the window's text
         self._run = 0  # raw byte tokens at the window's end
 
     def push(self, token: int) -> str:
         """The text that became certain with this token; often the token's own, sometimes empty."""
+        if token in self._shown:
+            before = self.flush()
+            self._window, self._released, self._run = [], 0, 0
+            return before + self._tokenizer.token_text(token)
         if self._tokenizer.is_silent(token):
             return ""
         self._window.append(token)

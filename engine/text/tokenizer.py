@@ -9,7 +9,9 @@ methods of `transformers` would set them again.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from engine.errors import InvalidRequest, UnsupportedModel
@@ -20,8 +22,20 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 _FILES = ("tokenizer*", "vocab*", "*.model", "*.tiktoken")
+NO_FIELDS: Mapping[str, Any] = MappingProxyType({})
 # Jinja and the expressions inside a template raise these.
 _TEMPLATE_ERRORS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+
+
+@dataclass(frozen=True, slots=True)
+class RenderedChat:
+    """A conversation in the model's chat template: its token ids, and its text.
+
+    In the text, stand-ins are in the place of control tokens that users wrote.
+    """
+
+    ids: list[int]
+    text: str
 
 
 class Tokenizer:
@@ -83,27 +97,43 @@ class Tokenizer:
         """
         return self._encode(text, field="prompt", add_special_tokens=True)
 
-    def render_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-        """Token ids of a conversation in the model's chat template, up to the answer's start.
+    def render_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] = (),
+        fields: Mapping[str, Any] = NO_FIELDS,
+    ) -> RenderedChat:
+        """A conversation in the model's chat template, up to the answer's start.
 
-        Each message has `role` and `content`. The text of a control token in a message is text.
+        Each message has `role` and `content`, and what else transformers has in messages. The
+        template gets `tools` and `fields`, too. The text of a control token in any of them is text.
         Raises InvalidRequest where the model has no chat template, or the template refuses the
         messages.
         """
-        hidden_in, hidden = self._controls.hide(messages)
-        text = self._rendered(hidden_in)
+        hidden: list[str] = []
+        text = self._rendered(
+            self._controls.hide(messages, hidden),
+            self._controls.hide_all(tools, hidden),
+            {name: self._controls.hide_all(value, hidden) for name, value in fields.items()},
+        )
         if self._controls.must_separate(hidden):
-            return self._controls.encode(text, hidden)
-        return self._encode(text, field="messages", add_special_tokens=False)
+            return RenderedChat(self._controls.encode(text, hidden), text)
+        return RenderedChat(self._encode(text, field="messages", add_special_tokens=False), text)
 
-    def _rendered(self, messages: list[dict[str, Any]]) -> str:
+    def _rendered(
+        self, messages: list[dict[str, Any]], tools: list[Any], fields: dict[str, Any]
+    ) -> str:
         from jinja2 import TemplateError
 
         if not self._fast.chat_template:
             raise InvalidRequest(f"{self.name} has no chat template", field="messages")
         try:
             text = self._fast.apply_chat_template(
-                messages, tokenize=False, add_generation_prompt=True
+                messages,
+                tools=tools or None,
+                tokenize=False,
+                add_generation_prompt=True,
+                **fields,
             )
         except (TemplateError, *_TEMPLATE_ERRORS) as error:
             raise InvalidRequest(
@@ -111,9 +141,31 @@ class Tokenizer:
             ) from error
         return str(text)
 
+    @property
+    def chat_templates(self) -> str:
+        """The text of the model's chat templates; empty where it has none."""
+        return _template_source(self._fast)
+
+    @property
+    def response_template(self) -> Mapping[str, Any] | None:
+        """The model's own description of its answers, if it has one."""
+        found: Mapping[str, Any] | None = getattr(self._fast, "response_template", None)
+        return found
+
+    def special_within(self, text: str) -> tuple[int, ...]:
+        """The special tokens that stand in a text."""
+        added = self._backend.get_added_tokens_decoder()
+        return tuple(
+            sorted(token for token in self._special if added[token].content.strip() in text)
+        )
+
     def decode(self, ids: Sequence[int]) -> str:
         """The text of token ids; special tokens and ids outside the vocabulary give no text."""
         return str(self._backend.decode(ids, skip_special_tokens=True))
+
+    def serialized(self) -> str:
+        """The JSON of the `tokenizers` library; megabytes."""
+        return str(self._backend.to_str())
 
     def token_text(self, token: int) -> str:
         """The text of a single token, for listings, with its leading space; special tokens by name.

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from engine.errors import InvalidRequest, shown
+from engine.types.grammar import Grammar
 
 # Promises: the public limits of a request.
 MAX_LOGPROBS = 20
@@ -14,9 +15,11 @@ MAX_STOP_STRINGS = 16
 MAX_STOP_CHARACTERS = 1024
 MAX_LOGIT_BIAS = 1024
 MAX_STOP_TOKEN_IDS = 1024
+MAX_SHOWN_TOKEN_IDS = 1024
 _MOST = {
     "stop": (MAX_STOP_STRINGS, "strings"),
     "stop_token_ids": (MAX_STOP_TOKEN_IDS, "token ids"),
+    "shown_token_ids": (MAX_SHOWN_TOKEN_IDS, "token ids"),
     "logit_bias": (MAX_LOGIT_BIAS, "entries"),
 }
 _NO_BIAS: Mapping[int, float] = MappingProxyType({})
@@ -29,7 +32,9 @@ class SamplingParams:
     `temperature` 0 is greedy. `top_k` 0, `top_p` 1, `min_p` 0 and `repetition_penalty` 1 are off.
     `top_p` 0 keeps the best token alone. A client's `top_k` -1 is off, too; the router makes it 0.
     `seed` None lets the router draw one. `logprobs` k requests the chosen token's log-probability
-    and the k best, both of the model's own distribution, before penalties and temperature.
+    and the k best, both of the model's own distribution, before penalties and temperature. The
+    answer follows the `grammar`, if there is one. `shown_token_ids` are special tokens that give
+    text, as other special tokens do not.
     """
 
     max_tokens: int | None = None
@@ -46,6 +51,8 @@ class SamplingParams:
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     logprobs: int | None = None
+    shown_token_ids: tuple[int, ...] = ()
+    grammar: Grammar | None = None
 
     @property
     def greedy(self) -> bool:
@@ -69,14 +76,22 @@ class SamplingParams:
             _between("logprobs", self.logprobs, 0, MAX_LOGPROBS)
         self._check_stops(vocabulary)
         self._check_bias(vocabulary)
+        if self.grammar is not None:
+            self.grammar.check_size()
+            if self.ignore_eos:
+                message = f"ignore_eos is not allowed with {self.grammar.field}: its grammar ends"
+                raise InvalidRequest(message, field="ignore_eos")
 
     def _check_stops(self, vocabulary: int) -> None:
         check_count("stop", self.stop)
         check_count("stop_token_ids", self.stop_token_ids)
+        check_count("shown_token_ids", self.shown_token_ids)
         for text in self.stop:
             check_stop(text)
         for token in self.stop_token_ids:
             check_token("stop_token_ids", token, vocabulary)
+        for token in self.shown_token_ids:
+            check_token("shown_token_ids", token, vocabulary)
 
     def _check_bias(self, vocabulary: int) -> None:
         check_count("logit_bias", self.logit_bias)
@@ -86,7 +101,7 @@ class SamplingParams:
 
 
 def check_count(name: str, values: Sized) -> None:
-    """Raise InvalidRequest where `stop`, `stop_token_ids` or `logit_bias` has too many values."""
+    """Raise InvalidRequest where the list or map of that name has too many values."""
     most, unit = _MOST[name]
     if len(values) > most:
         raise InvalidRequest(f"{name}: at most {most} {unit}, not {len(values)}", field=name)

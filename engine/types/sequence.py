@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from engine.errors import Internal
 from engine.kv.prefix_digest import DEFAULT_TENANT, Chain
+from engine.types.grammar import TokenMatcher
 from engine.types.lane import Lane
 from engine.types.sampling_params import SamplingParams
 from engine.types.scores import Scores, Scoring
@@ -30,6 +31,7 @@ class Sequence:
     - `batch_window_s`: how long the request may wait for a decode batch; None: the pool's window.
     - `request_id`: for logs.
     - `scoring`: requests the log-probabilities of the prompt's own tokens.
+    - `matcher`: the state of the grammar in `sampling`; set before the sequence is computed.
     """
 
     owner: str
@@ -49,6 +51,7 @@ class Sequence:
     batch_window_s: float | None = None
     request_id: str = ""
     scoring: Scoring | None = None
+    matcher: TokenMatcher | None = None
 
     @property
     def pressed(self) -> bool:

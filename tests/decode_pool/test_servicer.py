@@ -33,12 +33,16 @@ def new_completion(sequence):
     return ChoiceText(tokenizer, [1], sequence.sampling, tokenizer.eos_ids, 1000)
 
 
+async def unguided(sequence):
+    assert sequence.sampling.grammar is None
+
+
 async def test_the_time_of_a_prompt_is_no_time_of_its_decode(monkeypatch):
     sink = Sink()
     prompt = SharedPrompt((1,) * 40, SamplingParams(max_tokens=3, ignore_eos=True))
     request = DecodeRequest(transfer="a", local_prefill=True)
     async with running(monkeypatch, 2.0, engine=PausedEngine()) as (subject, engine):
-        servicer = DecodeServicer(subject, None, new_completion, 20.0)
+        servicer = DecodeServicer(subject, None, new_completion, 20.0, unguided)
         began_s = time.monotonic()
         call = asyncio.create_task(servicer.serve(request, prompt, sink))
         await engine.pause_in_slice(0)

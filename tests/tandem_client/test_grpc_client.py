@@ -97,7 +97,7 @@ async def test_each_error_comes_back_as_its_class(client, generator, kind, after
         ([1.0], {}, "prompt"),
         ([9999], {}, "prompt"),
         ("\ud800", {}, "prompt"),
-        ([{"role": "tool", "content": "x"}], {}, "chat.messages[0].role"),
+        ([{"role": "robot", "content": "x"}], {}, "chat.messages[0].role"),
         ([{"role": "user"}], {}, "messages[0]"),
         ([{"role": "user", "content": 5}], {}, "prompt"),
         ("a", {"max_tokens": 2**40}, "max_tokens"),

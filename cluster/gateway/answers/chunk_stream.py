@@ -7,6 +7,7 @@ OpenAI's client that line would end an event without data.
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
 
@@ -26,9 +27,12 @@ from cluster.api.off_loop import write_event
 from cluster.api.requests import TokenOffsets
 from cluster.gateway.answers.stream_cursor import StreamCursor
 from cluster.gateway.answers.stream_note import StreamNote
-from cluster.gateway.openai_chunks import Json, UsageCount, progress_json, usage_json
+from cluster.gateway.openai_chunks import Json, UsageCount, parts_json, progress_json, usage_json
 from cluster.gateway.sse import DONE, HEARTBEAT, comment, data, dump
 from engine.errors import Internal
+
+# As of the router, which does not know what its front ends write.
+_HEARTBEAT_S = 10.0
 
 
 class ChunkStream:
@@ -64,10 +68,15 @@ class ChunkStream:
 
     async def events(self, merged: AsyncIterator[tuple[int, Event]]) -> AsyncIterator[bytes]:
         """Server-sent events, only comments before the first token; raises a TandemError."""
+        written_s = time.monotonic()
         async with closing(merged) as found:
             async for prompt_index, event in found:
                 written = await self._write(prompt_index, event)
+                # The text of tokens may wait in a parser for long.
+                if isinstance(event, Tokens) and time.monotonic() - written_s >= _HEARTBEAT_S:
+                    written = written or HEARTBEAT
                 if written:
+                    written_s = time.monotonic()
                     yield written
         self._usage.check(self._prompts)
         had_all = self._cursor is not None and self._cursor.ended
@@ -126,11 +135,13 @@ class ChunkStream:
         opening = None if self._opened[number] else self._form.opening(number)
         first, self._opened[number] = not self._opened[number], True
         logprobs, finish = self._logprobs(number, event), event.finish_reason
-        has_text = bool(event.text or logprobs or self._note.token_ids)
+        parts = parts_json(event)
+        has_text = bool(event.text or parts or logprobs or self._note.token_ids)
         if not (first or has_text or finish):
             return b""
         resumable = self._cursor is not None
-        delta = self._form.delta(number, event.text, logprobs, finish if resumable else None)
+        in_delta = finish if resumable else None
+        delta = self._form.delta(number, event.text, logprobs, in_delta, parts)
         if self._note.token_ids:
             delta["token_ids"] = event.ids
         if resumable:

@@ -30,6 +30,7 @@ from cluster.journal.store import JournalStore, StoredStream
 from cluster.journal.stream import JournaledStream
 from cluster.journal.tail import LISTENING_S, JournalTail, StreamOrphaned
 from cluster.journal.writer import JournalWriter
+from cluster.parsing.answer_parser import AnswerReader
 from cluster.router.event_buffer import EventBuffer
 from cluster.router.phases import EmitOf
 from cluster.router.resumable.progress import emit_to
@@ -121,17 +122,19 @@ class ResumableStreams:
         stored = await self._store.find(request.stream_id, tenant)
         cursor = Cursor(request.have, stored.record.request.n or 1)
         tail = JournalTail(self._store, stored.stream_id, cursor, self._writer.watch)
-        await tail.find()
+        started = rebuilt(stored.record, ()).started
+        answers = AnswerReader(started.form)
+        await tail.find(answers.tokens)
         metrics.RESUMED.inc()
         events = EventBuffer()
         reading = asyncio.create_task(self._read(stored, tail, events))
         try:
-            yield rebuilt(stored.record, ()).started
+            yield started
             while True:
                 event = await events.get()
                 if isinstance(event, TandemError):
                     raise event
-                yield event
+                yield answers.take(event)
                 if isinstance(event, Summary):
                     return
         finally:

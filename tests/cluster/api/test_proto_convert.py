@@ -25,6 +25,7 @@ from cluster.api.proto_convert import (
     request_to_proto,
 )
 from engine.errors import Internal, InvalidRequest
+from engine.types.grammar import GRAMMAR_KINDS, Grammar
 from engine.types.sampling_params import SamplingParams
 from engine.types.sequence import SampledToken
 from protos.convert import (
@@ -57,6 +58,8 @@ samplings = st.builds(
     stop_token_ids=st.lists(uint32, max_size=4).map(tuple),
     ignore_eos=st.booleans(),
     logprobs=st.none() | uint32,
+    grammar=st.none()
+    | st.builds(Grammar, st.sampled_from(GRAMMAR_KINDS[:3]), st.text(min_size=1, max_size=20)),
 )
 prompts = st.one_of(
     st.builds(TextPrompt, st.text(min_size=1)),
@@ -196,7 +199,7 @@ def test_a_prompt_that_the_wire_cannot_carry_is_refused(prompt):
         ({"text": ""}, "text"),
         ({"token_ids": {}}, "token_ids"),
         ({"chat": {}}, "chat.messages"),
-        ({"chat": {"messages": [{"role": "tool"}]}}, "chat.messages[0].role"),
+        ({"chat": {"messages": [{"role": "tool"}]}}, "chat.messages[0].tool_call_id"),
         ({"text": "a", "n": 129}, "n"),
         ({"text": "a", "request_id": "two words"}, "request_id"),
         ({"text": "a", "request_id": "a" * 129}, "request_id"),

@@ -137,6 +137,11 @@ class Letters:
     """A tokenizer of letters, with "ab" one token."""
 
     longest_token = 2
+    response_template = None
+    chat_templates = ""
+
+    def special_within(self, text):
+        return ()
 
     def encode(self, text):
         return [ord(letter) % 200 for letter in text.replace("ab", "#")]

@@ -89,7 +89,8 @@ KEPT_SECTIONS = {"directory", "security", "tls"}
 UNPROTECTING = {
     "router": {
         "max_message_bytes", "max_requests", "max_waiting", "kv_overcommit", "request_timeout_s",
-        "failover_timeout_s", "tokenizer_threads", "metric_tenants", "replicas",
+        "failover_timeout_s", "tokenizer_threads", "metric_tenants", "replicas", "tool_parser",
+        "reasoning_parser",
     },
     "ray": {"ready_timeout_s", "drain_s", "surge_percent", "shares"},
     "kv": {

@@ -42,7 +42,7 @@ async def main(url, secret, chat):
         "models": [name for name in sys.modules if name.split(".")[-1] == "modeling_llama"],
         "stages": list(told[0].start_s),
         "description": {name: str(getattr(described, name)) for name in described.__slots__[:-1]},
-        "ids": model.tokenizer.render_chat(json.loads(chat)),
+        "ids": model.tokenizer.render_chat(json.loads(chat)).ids,
     }))
 
 asyncio.run(main(*sys.argv[1:]))
@@ -72,4 +72,4 @@ def test_a_router_starts_without_torch_and_knows_the_model_as_replicas_do(tmp_pa
     expected = {name: str(getattr(description, name)) for name in description.__slots__[:-1]}
     assert found["description"] == expected
     tokenizer = Tokenizer.load(str(description.folder))
-    assert found["ids"] == tokenizer.render_chat(CHAT)
+    assert found["ids"] == tokenizer.render_chat(CHAT).ids

@@ -330,8 +330,10 @@ async def test_a_closed_stream_cancels(client, generator):
 @pytest.mark.parametrize(
     ("given", "param"),
     [
-        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"tools": [{"type": "custom", "custom": {"name": "f"}}]}, "tools[0].type"),
+        ({"response_format": {"type": "xml"}}, "response_format.type"),
+        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
+        ({"extra_body": {"guided_whitespace_pattern": " "}}, "guided_whitespace_pattern"),
         ({"functions": [{"name": "f"}]}, "functions"),
         ({"temperature": 1000.0}, "temperature"),
         ({"top_logprobs": 2}, "top_logprobs"),

@@ -20,7 +20,7 @@ class CheckedGenerator(ScriptedGenerator):
     def __init__(self, tokenizer: Tokenizer) -> None:
         super().__init__()
         endpoints = {"chat": EndpointConfig(max_output_tokens=2)}
-        self.preprocessor = Preprocessor(CARD, tokenizer, endpoints, threads=1)
+        self.preprocessor = Preprocessor(CARD, tokenizer, endpoints, threads=1, eos_ids=[257])
 
     async def generate(self, request: GenerateRequest) -> AsyncIterator[Event]:
         prepared = await self.preprocessor.prepare(request, "id", None)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import grpc
 import grpc.aio
@@ -62,8 +62,10 @@ def tokenizer(tmp_path_factory) -> Tokenizer:
 
 
 @pytest.fixture
-def generator(tokenizer) -> CheckedGenerator:
-    return CheckedGenerator(tokenizer)
+async def generator(tokenizer) -> AsyncIterator[CheckedGenerator]:
+    generator = CheckedGenerator(tokenizer)
+    yield generator
+    await generator.preprocessor.grammars.close()
 
 
 def check(status: int, error: dict[str, str | None], field: str, value: object) -> None:
@@ -107,11 +109,12 @@ async def test_a_websocket_names_the_field(generator, form):
 
 
 WIRE_VALUES = {
-    FieldDescriptor.CPPTYPE_INT32: (0, 1, -1, -2, 2**31 - 1, -(2**31)),
+    FieldDescriptor.CPPTYPE_INT32: (-(2**31), -2, -1, 0, 2**31 - 1),
     FieldDescriptor.CPPTYPE_UINT32: (0, 1, 129, 2**31, 2**32 - 1),
     FieldDescriptor.CPPTYPE_UINT64: (0, 2**63, 2**64 - 1),
     FieldDescriptor.CPPTYPE_DOUBLE: (math.nan, math.inf, -math.inf, 1e308, -1e308, 5e-324),
     FieldDescriptor.CPPTYPE_BOOL: (True,),
+    FieldDescriptor.CPPTYPE_ENUM: (0, 1, 99),
     FieldDescriptor.CPPTYPE_STRING: ("", "\0", "\r\nx: y", LONG, "\U0001f600" * 10_000),
 }
 

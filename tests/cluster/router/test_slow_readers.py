@@ -143,7 +143,7 @@ class Lines:
             for line in lines:
                 if line.startswith(b"data: {"):
                     choice = json.loads(line[6:])["choices"][0]
-                    if choice["finish_reason"] is not None:
+                    if choice["logprobs"] is None:  # the end of the choice
                         continue
                     pieces.append((index, len(choice["logprobs"]["tokens"])))
                     index += pieces[-1][1]

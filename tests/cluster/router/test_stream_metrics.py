@@ -6,6 +6,7 @@ import pytest
 
 from cluster.admission.assignment import Assignment, FirstTokenTiming
 from cluster.api import ChoiceSummary, Tokens
+from cluster.parsing.answer_form import AnswerForm
 from cluster.placement.replica_load import LoadShare
 from cluster.placement.types import Forecast, Pair, PlacementPlan, PlacementRequest
 from cluster.replica_record import ReplicaRecord
@@ -34,7 +35,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def begun(*, batch: bool = False, emitted: list[Tokens] | None = None) -> StreamMetrics:
+def begun(
+    *, batch: bool = False, emitted: list[Tokens] | None = None, form: str = ""
+) -> StreamMetrics:
     ask = PlacementRequest(
         prompt_tokens=4, most_tokens=9, arrived_s=BEGAN_S, budget_s=0.5, batch=batch
     )
@@ -45,7 +48,7 @@ def begun(*, batch: bool = False, emitted: list[Tokens] | None = None) -> Stream
         ask, PlacementPlan(pair, forecast), (hold, hold), BEGAN_S, lambda tokens: None
     )
     sink = [] if emitted is None else emitted
-    return StreamMetrics(LABELS, assignment, BEGAN_S, sink.append)
+    return StreamMetrics(LABELS, assignment, BEGAN_S, sink.append, form)
 
 
 def say(record: StreamMetrics, clock: Clock, at_s: float, *texts: str) -> None:
@@ -85,6 +88,23 @@ def test_a_stream_is_counted_from_its_first_token_to_its_last(clock: Clock) -> N
     assert whole == pytest.approx(0.25)
     assert sums(page, "tandem_stage_seconds", stage="transfer") == (1, 0.05)
     assert sums(page, "tandem_stage_seconds", stage="decode_admission") == (1, 0.02)
+
+
+def test_reasoning_is_no_meaningful_token(clock: Clock) -> None:
+    with recorded() as page:
+        record = begun(form=AnswerForm(calls="hermes", reasoning="think").text())
+        say(record, clock, 0.25, "<think>", "so")
+        say(record, clock, 0.35, "</think>", "\n")
+        say(record, clock, 0.45, "A")
+    assert sums(page, "tandem_ttfmt_seconds", **LABELS) == (1, pytest.approx(0.45))
+
+
+def test_a_call_is_a_meaningful_token(clock: Clock) -> None:
+    with recorded() as page:
+        record = begun(form=AnswerForm(calls="hermes").text())
+        say(record, clock, 0.25, "<tool_call>")
+        say(record, clock, 0.35, '{"name": "get", "arguments": {')
+    assert sums(page, "tandem_ttfmt_seconds", **LABELS) == (1, pytest.approx(0.35))
 
 
 def test_a_stream_that_never_began_took_no_time(clock: Clock) -> None:

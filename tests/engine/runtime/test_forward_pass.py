@@ -161,7 +161,7 @@ def test_operations_are_swapped_while_sequences_run(folder, monkeypatch):
     reference = load(folder, dtype="bfloat16", operations="torch")
 
     # The logits themselves in the place of tokens.
-    monkeypatch.setattr(forward_pass, "sample", lambda logits, sequences: list(logits.float()))
+    monkeypatch.setattr(forward_pass, "sample", lambda logits, *_: list(logits.float()))
 
     def logits_of(chosen, cut):
         made = sequence("a", 60, range(9, 1, -1))

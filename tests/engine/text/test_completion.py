@@ -267,3 +267,14 @@ def test_the_end_by_id_or_length_is_known_before_the_text(ignore_eos):
         assert not completion.ends_with(other)
         completion.push(other)
     assert completion.ends_with(other)
+
+
+@pytest.mark.parametrize("build", BUILDERS)
+def test_special_tokens_give_text_where_they_are_shown(build):
+    tokenizer = Tokenizer(wrap(build()))
+    special = tokenizer.encode("<s>")[-1]
+    ids = [*tokenizer.encode("the end"), special, *tokenizer.encode("the end"), special]
+    hidden = text_of(stream(start(tokenizer, max_tokens=len(ids)), ids))
+    shown = start(tokenizer, max_tokens=len(ids), shown_token_ids=(special,))
+    assert "<s>" not in hidden
+    assert text_of(stream(shown, ids)).replace(" ", "") == "theend<s>theend<s>"

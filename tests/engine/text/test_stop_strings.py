@@ -58,3 +58,20 @@ def test_the_longest_of_the_stop_strings_that_are_complete_at_once_counts():
 
 def test_without_stop_strings_no_text_is_withheld():
     assert StopScanner([]).push("anything") == "anything"
+
+
+@settings(deadline=None)
+@given(WORDS, st.lists(st.text("abc", max_size=4), max_size=12), st.integers(1, 3))
+def test_a_match_counts_only_behind_a_text_that_may_be_the_whole(stop, pieces, every):
+    scanner = StopScanner([stop], lambda text: len(text) % every == 0)
+    text, shown = "".join(pieces), ""
+    for piece in pieces:
+        if not scanner.found:
+            shown += scanner.push(piece)
+    ends = (end for end in range(len(text) + 1) if text[:end].endswith(stop))
+    first = next((end for end in ends if (end - len(stop)) % every == 0), None)
+    assert scanner.found == (first is not None)
+    if first is None:
+        assert shown + scanner.flush() == text
+    else:
+        assert shown == text[: first - len(stop)]

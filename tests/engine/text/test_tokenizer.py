@@ -120,7 +120,7 @@ def test_end_tokens_of_the_generation_config_count(folder):
 
 def test_renders_a_chat_as_plain_ids(folder):
     tokenizer = Tokenizer.load(str(folder))
-    ids = tokenizer.render_chat([{"role": "user", "content": "the end 漢"}])
+    ids = tokenizer.render_chat([{"role": "user", "content": "the end 漢"}]).ids
     assert all(type(token) is int for token in ids)
     assert ids[0] == 1 and ids.count(1) == 2 and ids.count(0) == 1
     assert tokenizer.decode(ids) == "user\nthe end 漢assistant\n"

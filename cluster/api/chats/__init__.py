@@ -1,0 +1,1 @@
+"""Chats: their turns and tools, in Python, in JSON and on the wire."""

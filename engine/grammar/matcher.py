@@ -1,0 +1,127 @@
+"""A compiled grammar, and its state behind the tokens of one answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.errors import Internal
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher
+
+_BITS = 32
+_SHOWN_CHARACTERS = 200
+
+
+class CompiledGrammar:
+    """A grammar that is compiled for one tokenizer; each answer gets a matcher of its own.
+
+    `on_bytes` compiles it once more, for texts. `vocabulary` counts the tokens of a mask.
+    """
+
+    def __init__(
+        self,
+        tokens: LLMatcher,
+        on_bytes: Callable[[], LLMatcher],
+        eos_ids: Collection[int],
+        vocabulary: int,
+    ) -> None:
+        self._tokens = tokens
+        self._new_on_bytes = on_bytes
+        self._on_bytes: LLMatcher | None = None
+        self._eos_ids = eos_ids
+        self._vocabulary = vocabulary
+
+    def know_texts(self) -> None:
+        """Do the slow part of `matcher` with `stops`."""
+        if self._on_bytes is None:
+            self._on_bytes = self._new_on_bytes()
+
+    def matcher(self, stop_ids: Collection[int] = (), *, stops: bool = False) -> GrammarMatcher:
+        """A matcher at the start of an answer; the `stop_ids` end it, as the end tokens do.
+
+        Only a matcher with `stops` knows whether a text is complete.
+        """
+        ends = {*self._eos_ids, *(end for end in stop_ids if end < self._vocabulary)}
+        on_bytes = None
+        if stops:
+            self.know_texts()
+            assert self._on_bytes is not None
+            on_bytes = self._on_bytes.deep_copy()
+        return GrammarMatcher(self._tokens.deep_copy(), on_bytes, ends, self._vocabulary)
+
+
+class GrammarMatcher:
+    """The state of a grammar behind the tokens of one answer. Implements `TokenMatcher`.
+
+    `follow` and `allow` belong to one thread at a time, and `accepts` to another.
+    """
+
+    def __init__(
+        self,
+        tokens: LLMatcher,
+        on_bytes: LLMatcher | None,
+        ends: Collection[int],
+        vocabulary: int,
+    ) -> None:
+        self.tokens = tokens
+        self.words = -(-vocabulary // _BITS)
+        self._ends = np.array(sorted(ends), dtype=np.int64)
+        self._followed = 0
+        self._on_bytes = on_bytes
+        self._text = b""
+
+    def follow(self, output: Sequence[int]) -> None:
+        """Move to the state behind these tokens; raises Internal where the grammar has none."""
+        more = list(output[self._followed :])
+        if more and not self.tokens.consume_tokens(more):
+            raise Internal(f"the answer left its grammar: {_first_line(self.tokens)}")
+        self._followed += len(more)
+
+    def finish(self, mask: NDArray[np.int32]) -> None:
+        """Complete the mask of llguidance, a bit for each token: only a complete answer ends.
+
+        Raises Internal where the grammar became too complex, or allows no token.
+        """
+        if self.tokens.is_error():
+            raise Internal(f"the grammar has no next token: {_first_line(self.tokens)}")
+        words, bits = self._ends // _BITS, np.left_shift(1, self._ends % _BITS).astype(np.uint32)
+        unsigned = mask.view(np.uint32)
+        if self.tokens.is_accepting():
+            np.bitwise_or.at(unsigned, words, bits)
+        else:
+            np.bitwise_and.at(unsigned, words, ~bits)
+            if not unsigned.any():
+                raise Internal("the grammar allows no next token")
+
+    def ends_with(self, token: int) -> bool:
+        """Whether this token ends an answer by its id."""
+        return token in self._ends
+
+    def accepts(self, text: str) -> bool:
+        """Whether this text is a complete answer."""
+        matcher = self._on_bytes
+        if matcher is None:
+            raise Internal("this matcher does not know texts")
+        new = text.encode("utf-8", "replace")
+        same = len(new) if self._text.startswith(new) else _shared(self._text, new)
+        if same < len(self._text):
+            matcher.rollback(len(self._text) - same)
+        consumed = matcher.try_consume_tokens(list(new[same:]))
+        self._text = new[: same + consumed]
+        return len(self._text) == len(new) and matcher.is_accepting()
+
+
+def _shared(one: bytes, other: bytes) -> int:
+    """The number of leading bytes that two texts share."""
+    if other.startswith(one):
+        return len(one)
+    return next(i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
+
+
+def _first_line(matcher: LLMatcher) -> str:
+    return matcher.get_error().partition("\n")[0][:_SHOWN_CHARACTERS] or matcher.stop_reason()

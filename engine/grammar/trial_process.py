@@ -1,0 +1,100 @@
+"""The parent's side of the process that tries grammars (`engine/grammar/trial.py`)."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Collection
+from pathlib import Path
+
+from engine.errors import Internal, InvalidRequest
+from engine.types.grammar import COMPILE_S, Grammar
+
+# Bounds: wall time. The process has less CPU time for a grammar, and is ended by the kernel.
+_START_S = 60.0
+_ANSWER_S = 20.0
+_END_S = 5.0
+_ROOT = Path(__file__).resolve().parents[2]
+
+
+class TrialProcess:
+    """Tries grammars one at a time; belongs to one thread. Starts with the first grammar.
+
+    `tokenizer`, `vocabulary` and `eos_ids` are those of `GrammarCompiler`.
+    """
+
+    def __init__(self, tokenizer: str, vocabulary: int, eos_ids: Collection[int]) -> None:
+        first = {"tokenizer": tokenizer, "vocabulary": vocabulary, "eos_ids": sorted(eos_ids)}
+        self._first = json.dumps(first).encode() + b"\n"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._unfit: str | None = None  # why no answer of this model follows a grammar
+
+    def try_grammar(self, grammar: Grammar) -> None:
+        """Return if the grammar is sound.
+
+        Raises InvalidRequest, which says what is wrong with it, and Internal where no process
+        starts.
+        """
+        line = json.dumps([grammar.kind, grammar.text, grammar.field]).encode() + b"\n"
+        process = self._running(grammar)
+        began_s = time.monotonic()
+        try:
+            message = self._ask(process, line, _ANSWER_S)
+        except (OSError, EOFError, TimeoutError):
+            took_s = time.monotonic() - began_s
+            self.close()
+            slow = took_s >= COMPILE_S / 2
+            what = f"takes more than {COMPILE_S:g} s to compile" if slow else "is nested too deep"
+            message = f"{grammar.field}: #: the {grammar.kind} {what}"
+            raise InvalidRequest(message, field=grammar.field) from None
+        if message is not None:
+            raise InvalidRequest(message, field=grammar.field)
+
+    def close(self) -> None:
+        """End the process, if there is one."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.communicate(timeout=_END_S)
+
+    def _running(self, grammar: Grammar) -> subprocess.Popen[bytes]:
+        if self._unfit is not None:
+            raise InvalidRequest(f"{grammar.field}: {self._unfit}", field=grammar.field)
+        if self._process is not None and self._process.poll() is None:
+            return self._process
+        self.close()
+        paths = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
+        process = self._process = subprocess.Popen(
+            [sys.executable, "-m", "engine.grammar.trial"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=os.environ | {"PYTHONPATH": paths},
+        )
+        try:
+            message = self._ask(process, self._first, _START_S)
+        except (OSError, EOFError, TimeoutError) as error:
+            self.close()
+            raise Internal("the process that compiles grammars did not start") from error
+        if message is not None:
+            self.close()
+            self._unfit = message
+            return self._running(grammar)
+        return process
+
+    def _ask(self, process: subprocess.Popen[bytes], line: bytes, timeout_s: float) -> str | None:
+        """The answer to a line; OSError, EOFError or TimeoutError where there is none."""
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(line)
+        process.stdin.flush()
+        if not select.select([process.stdout], [], [], timeout_s)[0]:
+            raise TimeoutError
+        answer = process.stdout.readline()
+        if not answer:
+            raise EOFError
+        message: str | None = json.loads(answer)
+        return message
