@@ -8,8 +8,8 @@ from engine.errors import InvalidRequest
 from engine.types.grammar import GRAMMAR_KINDS, Grammar, choice_grammar
 from engine.types.sampling_params import SamplingParams
 from protos.convert import grammar_from_proto, sampling_from_proto, sampling_to_proto
-from protos.inference_pb2 import Choices
-from protos.inference_pb2 import Grammar as Wire
+from tandem_client.protos.inference_pb2 import Choices
+from tandem_client.protos.inference_pb2 import Grammar as Wire
 
 
 @pytest.mark.parametrize(
