@@ -317,7 +317,7 @@ HANDLINGS = (
     _handling(
         "client resumes",
         _RESUMPTION,
-        ("        if wait_s is None or not self._stream_id:\n", "        if True:\n"),
+        ("        if wait_s is None:\n", "        if True:\n"),
         (_T_RESUMPTION, "test_a_journal_that_is_away_for_a_moment_is_waited_for"),
     ),
     _handling(

@@ -140,7 +140,7 @@ def as_series(
             date=machine["date"],
             conditions={"seed": seed},
             figures={
-                name: value_of(value, "s" if name in _SECONDS else name, len(some), "runs")
+                name: value_of(value, "s" if name in _SECONDS else "", len(some), "runs")
                 for name, value in row(some).items()
             },
         )

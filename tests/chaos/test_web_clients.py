@@ -54,9 +54,9 @@ async def test_an_answer_has_the_events_of_the_api(front_end_name, resumable):
         events = await read(clients.of(front_end_name), resumable=resumable, logprobs=1)
     assert isinstance(events[0], Started) and isinstance(events[-1], Summary)
     assert bool(events[0].stream_id) == resumable
-    tokens = events[1:-1]
+    assert events[-2].finish_reason == "length"  # in HTTP it may have no token
+    tokens = [one for one in events[1:-1] if one.ids]
     assert [one.index for one in tokens] == [0, 1, 2, 3]
-    assert tokens[-1].finish_reason == "length"
     assert all(one.sampled[0].logprob is not None for one in tokens)
 
 

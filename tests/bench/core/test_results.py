@@ -28,7 +28,8 @@ def test_a_kept_file_has_the_format_and_its_name(path):
     for series in results.series:
         assert series.commit and len(series.date) == len("2026-01-02")
         for one in series.figures.values():
-            assert one.n > 0 and one.unit and one.of
+            is_count = one.value == int(one.value)
+            assert one.n > 0 and (one.unit or is_count) and one.of
             assert (one.low is None) == (one.high is None) == (not one.interval)
 
 
