@@ -42,7 +42,7 @@ def sampling_to_proto(sampling: SamplingParams) -> inference_pb2.Sampling:
 
 def sampling_from_proto(wire: inference_pb2.Sampling) -> SamplingParams:
     """The sampling in `wire`; absent fields take their default. InvalidRequest for long lists."""
-    for name in ("stop", "stop_token_ids", "shown_token_ids", "logit_bias"):
+    for name in (*_LISTS, "logit_bias"):
         check_count(name, getattr(wire, name))
     given = {name: getattr(wire, name) for name in _OPTIONAL if wire.HasField(name)}
     if wire.logit_bias:

@@ -38,7 +38,6 @@ class Options(TypedDict, total=False):
     seed: int | None
     stop: str | Sequence[str]
     stop_token_ids: Sequence[int]
-    shown_token_ids: Sequence[int]
     ignore_eos: bool
     logprobs: int | None
     grammar: Grammar | None

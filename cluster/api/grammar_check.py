@@ -36,7 +36,7 @@ class GrammarCheck:
     async def check(self, sampling: SamplingParams, tenant: str) -> None:
         """Return if the answer can follow the grammar, or if there is none.
 
-        Raises InvalidRequest, Overloaded or Internal.
+        Raises InvalidRequest, Overloaded, Unavailable or Internal.
         """
         grammar = sampling.grammar
         if grammar is None:

@@ -5,19 +5,21 @@ from __future__ import annotations
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
-import time
 from collections.abc import Collection
 from pathlib import Path
 
-from engine.errors import Internal, InvalidRequest
+from engine.errors import Internal, InvalidRequest, Unavailable
 from engine.types.grammar import COMPILE_S, Grammar
 
 # Bounds: wall time. The process has less CPU time for a grammar, and is ended by the kernel.
 _START_S = 60.0
 _ANSWER_S = 20.0
 _END_S = 5.0
+# Signals by which others end the process: an operator, or a kernel short of memory.
+_BY_OTHERS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -36,19 +38,19 @@ class TrialProcess:
     def try_grammar(self, grammar: Grammar) -> None:
         """Return if the grammar is sound.
 
-        Raises InvalidRequest, which says what is wrong with it, and Internal where no process
-        starts.
+        Raises InvalidRequest, which says what is wrong with it, Internal where no process starts,
+        and Unavailable where it ended by something else than the grammar.
         """
         line = json.dumps([grammar.kind, grammar.text, grammar.field]).encode() + b"\n"
         process = self._running(grammar)
-        began_s = time.monotonic()
         try:
             message = self._ask(process, line, _ANSWER_S)
-        except (OSError, EOFError, TimeoutError):
-            took_s = time.monotonic() - began_s
+        except (OSError, EOFError, TimeoutError) as error:
+            what = self._died_of(process, error)
             self.close()
-            slow = took_s >= COMPILE_S / 2
-            what = f"takes more than {COMPILE_S:g} s to compile" if slow else "is nested too deep"
+            if what is None:
+                busy = "the process that compiles grammars ended"
+                raise Unavailable(busy, retry_after_s=1.0) from None
             message = f"{grammar.field}: #: the {grammar.kind} {what}"
             raise InvalidRequest(message, field=grammar.field) from None
         if message is not None:
@@ -60,6 +62,19 @@ class TrialProcess:
         if process is not None:
             process.kill()
             process.communicate(timeout=_END_S)
+
+    @staticmethod
+    def _died_of(process: subprocess.Popen[bytes], error: Exception) -> str | None:
+        """What is wrong with a grammar that ended the process; None where it did not end it."""
+        if isinstance(error, TimeoutError):
+            return None  # it has less CPU time than that, so the machine is busy
+        try:
+            code = process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            return None
+        if code == -signal.SIGPROF:
+            return f"takes more than {COMPILE_S:g} s to compile"
+        return None if -code in _BY_OTHERS else "is nested too deep"
 
     def _running(self, grammar: Grammar) -> subprocess.Popen[bytes]:
         if self._unfit is not None:

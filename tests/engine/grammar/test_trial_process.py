@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from engine.errors import InvalidRequest
+from engine.errors import InvalidRequest, Unavailable
 from engine.grammar.trial_process import TrialProcess
 from engine.types.grammar import Grammar, choice_grammar
 from tests import tiny
@@ -50,6 +50,24 @@ def test_a_grammar_that_takes_too_long_is_refused_in_time(trial):
     assert "more than 2 s" in refusal(trial, Grammar("json_schema", SLOW))
     assert time.monotonic() - began_s < 20
     trial.try_grammar(Grammar("regex", "a"))
+
+
+def test_a_process_that_others_end_says_nothing_of_a_grammar(trial, monkeypatch):
+    sound = Grammar("regex", "a")
+    trial.try_grammar(sound)
+    running = TrialProcess._running
+
+    def killed(self, grammar):
+        process = running(self, grammar)
+        process.kill()
+        return process
+
+    monkeypatch.setattr(TrialProcess, "_running", killed)
+    with pytest.raises(Unavailable) as caught:
+        trial.try_grammar(sound)
+    assert caught.value.retryable
+    monkeypatch.undo()
+    trial.try_grammar(sound)
 
 
 def test_a_model_that_follows_no_grammar_is_known_without_another_start():
