@@ -52,6 +52,14 @@ class FirstOnly:
         """Do nothing: only decode replicas call this."""
 
 
+class _NoOffsets:
+    """Implements `cluster.api.requests.TokenOffsets`."""
+
+    def push(self, token: int) -> int:
+        """Raise Internal, because no request here has log-probabilities."""
+        raise Internal("no log-probabilities here")
+
+
 class Direct:
     """Answers requests from a prefill servicer alone. Implements
     `cluster.api.requests.Generator`."""
@@ -103,8 +111,8 @@ class Direct:
         return ""
 
     def offsets(self) -> TokenOffsets:
-        """Not used here."""
-        raise Internal("no log-probabilities here")
+        """Offsets that refuse to count: a stream has them, and asks only for log-probabilities."""
+        return _NoOffsets()
 
     def text(self, ids: Sequence[int]) -> str:
         """Not used here."""

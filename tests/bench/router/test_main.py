@@ -8,12 +8,14 @@ import grpc.aio
 import pytest
 
 from bench.router.bare_router import config_for, endless_model
+from bench.router.direct_front_ends import DirectFrontEnds
 from bench.router.fake_replicas import serve
 from bench.router.site_tls import make_certificates
 from bench.router.stream_load import (
     OutOfOrder,
     StreamSpec,
     Taken,
+    first_token_s,
     one_hop_s,
     streams_to,
 )
@@ -60,6 +62,24 @@ async def test_streams_through_a_router_come_whole_at_both_front_ends(tmp_path, 
     finally:
         await router.stop()
         await decode.close()
+        await prefill.close()
+        await directory.close()
+        await asyncio.to_thread(redis.stop)
+
+
+async def test_a_replicas_own_front_ends_give_the_first_token(tmp_path):
+    redis = await asyncio.to_thread(EmbeddedRedis.start)
+    config = config_for(redis.url, endless_model(tmp_path))
+    directory = Directory.of(config)
+    prefill = await serve("prefill", directory, config)
+    direct = await DirectFrontEnds.open(prefill.answer)
+    try:
+        for client in (streams_to("grpc", direct.grpc), streams_to("http", direct.http)):
+            took_s = first_token_s(lambda taken, client=client: client.run(ASK, taken))
+            assert await asyncio.wait_for(took_s, 30) > 0
+            await client.close()
+    finally:
+        await direct.stop()
         await prefill.close()
         await directory.close()
         await asyncio.to_thread(redis.stop)
