@@ -181,9 +181,11 @@ def tokens_from_proto(wire: inference_pb2.Tokens) -> Tokens:
             raise Internal(f"{len(ids)} tokens came with {len(wire.logprobs)} log-probabilities")
         sampled = tuple(map(_with_logprob, ids, wire.logprobs))
     reason = _FINISH_NAMES[wire.finish_reason]
-    calls = tuple(
-        ToolCallDelta(one.index, one.id, one.name, one.arguments) for one in wire.tool_calls
-    )
+    calls: tuple[ToolCallDelta, ...] = ()
+    if wire.tool_calls:
+        calls = tuple(
+            ToolCallDelta(one.index, one.id, one.name, one.arguments) for one in wire.tool_calls
+        )
     return Tokens(wire.choice, wire.index, ids, wire.text, reason, sampled, wire.reasoning, calls)
 
 

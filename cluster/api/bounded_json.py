@@ -27,6 +27,8 @@ _LINE_ENDS = (("\x85", "\\u0085"), ("\u2028", "\\u2028"), ("\u2029", "\\u2029"))
 
 def on_one_line(text: str) -> str:
     """JSON in which every line end of Unicode is escaped."""
+    if text.isascii():
+        return text
     for character, escape in _LINE_ENDS:
         text = text.replace(character, escape)
     return text

@@ -98,8 +98,10 @@ def event_to_proto(event: Event) -> inference_pb2.GenerateEvent:
     match event:
         case Tokens(choice, index, ids, text, finish_reason, sampled):
             run = tokens_to_proto(choice, index, ids, text, finish_reason, sampled)
-            run.reasoning = valid_text(event.reasoning)
-            deltas_to_proto(event.tool_calls, run)
+            if event.reasoning:
+                run.reasoning = valid_text(event.reasoning)
+            if event.tool_calls:
+                deltas_to_proto(event.tool_calls, run)
             return inference_pb2.GenerateEvent(tokens=run)
         case Started(request_id, model, prompt_tokens, seed, stream_id):
             started = inference_pb2.Started(

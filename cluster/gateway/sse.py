@@ -37,7 +37,7 @@ def comment(name: str, document: Mapping[str, Any]) -> bytes:
 
 def dump(document: Mapping[str, Any]) -> bytes:
     """Compact JSON in UTF-8 on one line; a lone surrogate becomes a question mark."""
-    return _written(document)
+    return on_one_line(_ENCODER.encode(document)).encode(errors="replace")
 
 
 def _written(value: Any) -> bytes:

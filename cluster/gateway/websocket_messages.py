@@ -134,7 +134,7 @@ class Messages:
         self._note = note
         self._generator = generator
         self._prompts = prompts
-        new = note.n * prompts - len(offsets)
+        new = note.n * prompts - len(offsets) if note.logprobs else 0
         self._offsets = [*offsets, *(generator.offsets() for _ in range(new))]
         self._usage = UsageCount()
 

@@ -57,7 +57,7 @@ class ChunkStream:
         self._cursor = cursor
         have = [] if cursor is None else cursor.have
         self._opened = [bool(count) for count in have] + [False] * (choices - len(have))
-        new = choices - len(offsets)
+        new = choices - len(offsets) if note.logprobs else 0
         self._offsets = [*offsets, *(generator.offsets() for _ in range(new))]
         self._model = generator.model.name
         self._usage = UsageCount()
@@ -71,10 +71,13 @@ class ChunkStream:
         written_s = time.monotonic()
         async with closing(merged) as found:
             async for prompt_index, event in found:
-                written = await self._write(prompt_index, event)
-                # The text of tokens may wait in a parser for long.
-                if isinstance(event, Tokens) and time.monotonic() - written_s >= _HEARTBEAT_S:
-                    written = written or HEARTBEAT
+                if isinstance(event, Tokens):
+                    written = await self._tokens(prompt_index, event)
+                    # The text of tokens may wait in a parser for long.
+                    if not written and time.monotonic() - written_s >= _HEARTBEAT_S:
+                        written = HEARTBEAT
+                else:
+                    written = self._other(prompt_index, event)
                 if written:
                     written_s = time.monotonic()
                     yield written
@@ -87,10 +90,8 @@ class ChunkStream:
             yield self._id() + data(usage)
         yield self._id() + DONE
 
-    async def _write(self, prompt_index: int, event: Event) -> bytes:
+    def _other(self, prompt_index: int, event: Event) -> bytes:
         match event:
-            case Tokens():
-                return await self._tokens(prompt_index, event)
             case Heartbeat():
                 return self._comment(HEARTBEAT)
             case Progress():
