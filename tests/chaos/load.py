@@ -12,7 +12,14 @@ from typing import Any
 import torch
 
 from cluster.api import Resumability, Started, Summary, Tokens
-from engine.errors import Cancelled, InvalidRequest, Overloaded, TandemError, Unavailable
+from engine.errors import (
+    Cancelled,
+    InvalidRequest,
+    NotFound,
+    Overloaded,
+    TandemError,
+    Unavailable,
+)
 from engine.types.sampling_params import SamplingParams
 from tests.chaos.faults import Fault
 from tests.chaos.web_clients import Clients, FrontEnd
@@ -179,7 +186,9 @@ class Stream:
             return "cancelled", ""
         if isinstance(error, Overloaded | Unavailable) and not self.answer.started:
             return "refused", why
-        if fault.breaks_streams and self.answer.suspended and isinstance(error, InvalidRequest):
+        # The journal has too little of the stream, or never had its beginning.
+        behind = isinstance(error, InvalidRequest | NotFound)
+        if fault.breaks_streams and self.answer.suspended and behind:
             return "unjournaled", why
         broken = fault.breaks_streams and not self.resumable and isinstance(error, Unavailable)
         if broken or fault.ends_cluster:

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from engine.errors import Cancelled, InvalidRequest, Overloaded, ReplicaLost, Unavailable
+from engine.errors import (
+    Cancelled,
+    InvalidRequest,
+    NotFound,
+    Overloaded,
+    ReplicaLost,
+    Unavailable,
+)
 from tests import tiny
 from tests.chaos.faults import Fault
 from tests.chaos.load import Answer, Request, Stream
@@ -65,8 +72,15 @@ def test_an_error_is_a_loss_but_for_a_router_that_was_taken_away(model, error, o
     assert fate(model, answer(1, 2, started=True), error, **options) == expected
 
 
-def test_a_stream_that_its_client_knew_to_be_suspended_is_counted_apart(model):
-    behind = InvalidRequest("have[0] is 3, which is more than the journal has", field="have")
+@pytest.mark.parametrize(
+    "behind",
+    [
+        InvalidRequest("have[0] is 3, which is more than the journal has", field="have"),
+        NotFound("there is no such stream, or it ended too long ago"),
+    ],
+    ids=["too little", "nothing"],
+)
+def test_a_stream_that_its_client_knew_to_be_suspended_is_counted_apart(model, behind):
     got = answer(1, 2, started=True)
     assert fate(model, got, behind, router_lost=True, resumable=True) == "lost"
     got.suspended = True
