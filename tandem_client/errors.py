@@ -30,10 +30,14 @@ DEFAULT_RETRY_S = 1.0
 
 
 class TandemError(Exception):
-    """Root of the tree. `code` names a gRPC status; `retryable` says whether to try again."""
+    """Root of the tree. `code` names a gRPC status; `retryable` says whether to try again.
+
+    `ended_stream` is of the server: a resumable stream ended with this error.
+    """
 
     code = "INTERNAL"
     retryable = False
+    ended_stream = False
 
     def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
         super().__init__(message)

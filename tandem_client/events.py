@@ -44,7 +44,7 @@ class Tokens:
     `text` is what became readable with them, and may be empty. `finish_reason` is set on the last
     event of a choice. `sampled` has the log-probabilities too, and is empty where none were asked
     for; `tokens` is never empty. Of a chat's answer `reasoning` and `tool_calls` stand apart from
-    `text`.
+    `text`. `calls_at` is of the server's own front ends: the characters of `text` before the calls.
     """
 
     choice: int
@@ -55,6 +55,7 @@ class Tokens:
     sampled: tuple[SampledToken, ...] = ()
     reasoning: str = ""
     tool_calls: tuple[ToolCallDelta, ...] = ()
+    calls_at: int = 0
 
     @property
     def tokens(self) -> tuple[SampledToken, ...]:

@@ -30,21 +30,43 @@ _VLLM = ("json", "regex", "grammar", "choice", "json_object")
 
 
 def read_response_format(value: object) -> Grammar | None:
-    """OpenAI's `response_format`; None for plain text. A schema is enforced, strict or not."""
+    """`response_format` of a chat; None for plain text. A schema is enforced, strict or not."""
     field = "response_format"
+    form, kind = _form(value, field)
+    if kind != "json_schema":
+        return _schemaless(form, field)
+    _check_fields(form, ("type", "json_schema"), field)
+    inner = f"{field}.json_schema"
+    return _schema(_object(form.get("json_schema"), inner), _SCHEMA_FIELDS, inner, field)
+
+
+def read_text_format(value: object) -> Grammar | None:
+    """`text.format` of a response: as `response_format`, with the schema beside the type."""
+    field = "text.format"
+    form, kind = _form(value, field)
+    if kind != "json_schema":
+        return _schemaless(form, field)
+    return _schema(form, ("type", *_SCHEMA_FIELDS), field, field)
+
+
+def _form(value: object, field: str) -> tuple[dict[str, Any], str]:
+    """A format and its type."""
     form = _object(value, field)
     kind = form.get("type")
     if kind not in _FORMATS:
         message = f"{field}.type must be one of {', '.join(_FORMATS)}, not {shown(kind)}"
         raise InvalidRequest(message, field=f"{field}.type")
-    _check_fields(form, ("type", "json_schema") if kind == "json_schema" else ("type",), field)
-    if kind == "text":
-        return None
-    if kind == "json_object":
-        return Grammar("json_schema", JSON_OBJECT, field)
-    inner = f"{field}.json_schema"
-    named = _object(form.get("json_schema"), inner)
-    _check_fields(named, _SCHEMA_FIELDS, inner)
+    return form, str(kind)
+
+
+def _schemaless(form: dict[str, Any], field: str) -> Grammar | None:
+    _check_fields(form, ("type",), field)
+    return None if form["type"] == "text" else Grammar("json_schema", JSON_OBJECT, field)
+
+
+def _schema(named: dict[str, Any], known: tuple[str, ...], inner: str, field: str) -> Grammar:
+    """The grammar of a schema with a name; its fields stand in `inner`."""
+    _check_fields(named, known, inner)
     if named.get("schema") is None:
         raise InvalidRequest(f"{inner}.schema is required", field=f"{inner}.schema")
     if not isinstance(named.get("strict"), bool | None):

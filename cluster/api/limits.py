@@ -35,6 +35,7 @@ MAX_NAME_CHARACTERS = 512
 MAX_TOOLS = 128
 MAX_TOOL_BYTES = 512 * 1024
 MAX_TOOL_CALLS = 128
+MAX_METADATA = 16
 MAX_TEMPLATE_FIELDS = 32
 MAX_TEMPLATE_CHARACTERS = 16 * 1024
 MAX_JSON_VALUES = 32_768
@@ -68,6 +69,8 @@ LIMITS = (
     Limit("`tools[i].function.name`, `tool_call_id`", 128, "characters", "OpenAI's is 64"),
     Limit("`chat_template_kwargs`", MAX_TEMPLATE_FIELDS, "fields", "the template gets them"),
     Limit("`chat_template_kwargs` as JSON", MAX_TEMPLATE_CHARACTERS, "characters", "as its fields"),
+    Limit("`input`", MAX_MESSAGES, "items, and parts", "as `messages`"),
+    Limit("`metadata`", MAX_METADATA, "pairs", "the answer repeats them"),
     Limit("`stop`", MAX_STOP_STRINGS, "strings", "each is searched for at each token"),
     Limit("`stop[i]`", MAX_STOP_CHARACTERS, "characters", "as `stop`"),
     Limit("`stop_token_ids`", MAX_STOP_TOKEN_IDS, "", "each replica gets them"),

@@ -47,12 +47,14 @@ class GenerateRequest:
 class ResumeRequest:
     """The rest of a tenant's resumable stream; the client has `have` tokens of each choice.
 
-    Choices beyond the end of `have` have none.
+    Choices beyond the end of `have` have none. Without `follow` the rest ends, perhaps without a
+    Summary, behind what the journal has now.
     """
 
     stream_id: str
     have: tuple[int, ...] = ()
     tenant: str = DEFAULT_TENANT
+    follow: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +117,7 @@ class Generator(Protocol):
 
         Raises a TandemError: NotFound for a stream that the tenant does not have, or that was too
         long ago; InvalidRequest where the client has more than the journal, or a part of an event.
+        An error with which the stream itself ended has `ended_stream`.
         Closing it does not cancel the request at once, as another connection may resume it.
         """
         ...

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -20,6 +20,7 @@ from cluster.api.error_mapping import error_body, http_error
 from cluster.api.event_streams import unless
 from cluster.api.limits import MAX_REQUEST_BYTES
 from cluster.api.tracing import REQUEST_ID, Trace
+from cluster.gateway.answers.arrival import RequestArrival
 from cluster.gateway.answers.endpoints import STREAM_HEADER, StreamEndpoints
 from cluster.gateway.browser_access import BrowserGuard, BrowserRules
 from cluster.gateway.connections.byte_budget import ByteBudget
@@ -29,6 +30,7 @@ from cluster.gateway.openai_chunks import Json
 from cluster.gateway.openai_echo import EchoReply
 from cluster.gateway.openai_requests import ChatRequest, CompletionRequest, OpenAICall
 from cluster.gateway.openai_response import OpenAIReply
+from cluster.gateway.responses.endpoints import ResponseEndpoints
 from cluster.gateway.sse import EventStream, disconnected, dump
 from cluster.gateway.websocket import TENANT_HEADER, SocketGateway
 from cluster.telemetry.router_metrics import FRONT_END_ERRORS
@@ -77,11 +79,19 @@ def create_app(
     )
     sockets = SocketGateway(generator, stall_s=stall_s, keys=keys, arrived=arrived)
     streams = StreamEndpoints(generator, stall_s, gateway.tenant, _failed)
+    responses = ResponseEndpoints(generator, stall_s, gateway, _failed)
     refusals = http_refusals()
     app = Starlette(
         routes=[
             Route("/v1/chat/completions", _answering(gateway.chat), methods=["POST"]),
             Route("/v1/completions", _answering(gateway.completions), methods=["POST"]),
+            Route("/v1/responses", _answering(responses.create), methods=["POST"]),
+            Route("/v1/responses/{response_id}", _answering(responses.retrieve)),
+            Route(
+                "/v1/responses/{response_id}/cancel",
+                _answering(responses.cancel),
+                methods=["POST"],
+            ),
             Route("/v1/streams", _answering(streams.answer)),
             Route("/v1/streams/{stream_id}", _answering(streams.answer), methods=_STREAM_METHODS),
             WebSocketRoute("/v1/stream", sockets.serve),
@@ -124,23 +134,17 @@ class HttpGateway:
 
     async def chat(self, request: Request) -> Response:
         """`POST /v1/chat/completions`."""
-        arrived_s, tenant = self._arrived(), self.tenant(request)
-        name, trace = _request_id(request), _trace(request)
-        call = await self._read(
-            request, lambda body: ChatRequest.read(body).call(name, tenant, arrived_s, trace)
-        )
+        call = await self.take(request, lambda body, arrival: ChatRequest.read(body).call(*arrival))
         return await self._reply(request, "chat", call)
 
     async def completions(self, request: Request) -> Response:
         """`POST /v1/completions`."""
-        arrived_s, tenant = self._arrived(), self.tenant(request)
-        name, trace = _request_id(request), _trace(request)
 
-        def take(body: object) -> tuple[CompletionRequest, OpenAICall]:
+        def take(body: object, arrival: RequestArrival) -> tuple[CompletionRequest, OpenAICall]:
             found = CompletionRequest.read(body)
-            return found, found.call(name, tenant, arrived_s, trace)
+            return found, found.call(*arrival)
 
-        completion, call = await self._read(request, take)
+        completion, call = await self.take(request, take)
         if not completion.echo:
             return await self._reply(request, "completion", call)
         longer = completion.max_tokens == 1
@@ -148,8 +152,13 @@ class HttpGateway:
         request.state.request_id = call.request_id
         return await self._whole(request, reply)
 
-    async def _read(self, request: Request, take: Callable[[object], _T]) -> _T:
-        return await read_json(request, self._max_body_bytes, self._bodies, take)
+    async def take(self, request: Request, take: Callable[[Any, RequestArrival], _T]) -> _T:
+        """What `take` makes of the body of a request, and of how it arrived."""
+        arrived_s, tenant = self._arrived(), self.tenant(request)
+        arrival = RequestArrival(_request_id(request), tenant, arrived_s, _trace(request))
+        return await read_json(
+            request, self._max_body_bytes, self._bodies, lambda body: take(body, arrival)
+        )
 
     async def models(self, request: Request) -> Response:
         """`GET /v1/models`."""

@@ -9,6 +9,8 @@ from collections.abc import Collection, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
+from pydantic import ValidationError
+
 from cluster.api import ChatMessage, TextPrompt, TokenPrompt
 from cluster.api.chats.tool_json import read_tool_calls
 from cluster.api.chats.tools import check_call_id
@@ -59,18 +61,23 @@ _MESSAGE_IGNORED = frozenset({"name", "refusal", "annotations"})
 _MESSAGE_REFUSED = ("audio", "function_call")
 
 
-def sift(body: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
+def sift(
+    body: Mapping[str, Any],
+    known: Collection[str],
+    ignored: Collection[str] = IGNORED,
+    refused: Mapping[str, tuple[object, ...]] = REFUSED,
+) -> dict[str, Any]:
     """The fields of `body` that are `known` and not null; refuses fields that change the answer."""
     kept = {}
     for name, value in body.items():
         if name in known:
             if value is not None:
                 kept[name] = value
-        elif name in REFUSED:
-            if value is not None and not any(_same(value, idle) for idle in REFUSED[name]):
+        elif name in refused:
+            if value is not None and not any(_same(value, idle) for idle in refused[name]):
                 raise InvalidRequest(f"{name} is not supported", field=name)
-        elif name not in IGNORED:
-            raise _unknown(name, "", known)
+        elif name not in ignored:
+            raise unknown_field(name, "", known)
     return kept
 
 
@@ -140,7 +147,7 @@ def read_stream_options(value: object) -> dict[str, bool]:
         )
     for name, flag in value.items():
         if name not in _STREAM_OPTIONS:
-            raise _unknown(name, "stream_options.", _STREAM_OPTIONS)
+            raise unknown_field(name, "stream_options.", _STREAM_OPTIONS)
         if not isinstance(flag, bool):
             field = f"stream_options.{name}"
             raise InvalidRequest(f"{field} must be true or false, not {shown(flag)}", field=field)
@@ -170,6 +177,18 @@ def read_logit_bias(value: object) -> dict[int, float]:
     return bias
 
 
+def first_error(error: ValidationError) -> InvalidRequest:
+    """The first error of a model, on one line."""
+    found = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    path = ""
+    for part in found["loc"]:
+        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else part
+    if found["type"] == "missing":
+        return InvalidRequest(f"{path} is required", field=path)
+    reason = found["msg"].replace("Input should be", "must be")
+    return InvalidRequest(f"{path} {reason[:1].lower()}{reason[1:]}", field=path)
+
+
 def _one_prompt(entry: object, name: str) -> TextPrompt | TokenPrompt:
     if isinstance(entry, str):
         return text_prompt(entry, name)
@@ -187,7 +206,7 @@ def _message(entry: object, name: str) -> ChatMessage:
         if key in _MESSAGE_FIELDS or key in _MESSAGE_IGNORED:
             continue
         if key not in _MESSAGE_REFUSED:
-            raise _unknown(key, f"{name}.", _MESSAGE_FIELDS)
+            raise unknown_field(key, f"{name}.", _MESSAGE_FIELDS)
         if value:
             raise InvalidRequest(f"{name}.{key} is not supported", field=f"{name}.{key}")
     role, content = entry.get("role"), entry.get("content")
@@ -246,7 +265,8 @@ def _same(value: object, idle: object) -> bool:
     return type(value) is type(idle) and value == idle
 
 
-def _unknown(name: str, prefix: str, known: Collection[str]) -> InvalidRequest:
+def unknown_field(name: str, prefix: str, known: Collection[str]) -> InvalidRequest:
+    """The refusal of a field that is not `known`; `prefix` names where it stands."""
     name = name[:_NAME_CHARACTERS]
     near = get_close_matches(name, sorted(known), 1)
     hint = f"; did you mean {near[0]}?" if near else ""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError
 
@@ -23,7 +23,7 @@ from cluster.api.chats.tool_json import (
     read_tool_choice,
     read_tools,
 )
-from cluster.api.chats.tools import Tool, json_object, tool_use
+from cluster.api.chats.tools import Tool, tool_use, with_effort
 from cluster.api.grammar_json import (
     only_one,
     read_grammar,
@@ -35,6 +35,7 @@ from cluster.api.limits import MAX_CHOICES
 from cluster.api.tracing import NO_TRACE, Trace
 from cluster.api.validation import check_choices, check_name, check_request_id, check_tenant
 from cluster.gateway.openai_fields import (
+    first_error,
     read_logit_bias,
     read_messages,
     read_prompts,
@@ -78,8 +79,8 @@ class OpenAICall:
         return self.requests[0].n
 
 
-class _Request(BaseModel):
-    """The fields of both APIs, with the extensions that OpenAI's client sends as `extra_body`."""
+class OpenAIRequest(BaseModel):
+    """The fields of all APIs, with the extensions that OpenAI's client sends as `extra_body`."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -119,9 +120,13 @@ class _Request(BaseModel):
         if not isinstance(body, dict):
             raise InvalidRequest(f"the body must be a JSON object, not {shown(body)}")
         try:
-            return cls.model_validate(sift(body, cls.model_fields))
+            return cls.model_validate(cls._sifted(body))
         except ValidationError as error:
-            raise _first(error) from None
+            raise first_error(error) from None
+
+    @classmethod
+    def _sifted(cls, body: Mapping[str, Any]) -> dict[str, Any]:
+        return sift(body, cls.model_fields)
 
     def call(
         self,
@@ -217,7 +222,7 @@ class _Request(BaseModel):
         return only_one({name: getattr(self, name) for name in _GRAMMARS})
 
 
-class ChatRequest(_Request):
+class ChatRequest(OpenAIRequest):
     """The body of `POST /v1/chat/completions`."""
 
     messages: Annotated[tuple[ChatMessage, ...], PlainValidator(read_messages)]
@@ -233,10 +238,7 @@ class ChatRequest(_Request):
     def _prompts(self) -> tuple[Prompt, ...]:
         mode, named = self.tool_choice
         use = tool_use(self.tools, mode, named, self.parallel_tool_calls)
-        kwargs = self.chat_template_kwargs
-        if self.reasoning_effort is not None:
-            fields = json_object(kwargs) or {}
-            kwargs = json.dumps({"reasoning_effort": self.reasoning_effort} | fields)
+        kwargs = with_effort(self.chat_template_kwargs, self.reasoning_effort)
         return (ChatPrompt(self.messages, use, kwargs),)
 
     def _sampling(self) -> SamplingParams:
@@ -252,7 +254,7 @@ class ChatRequest(_Request):
         return sampling
 
 
-class CompletionRequest(_Request):
+class CompletionRequest(OpenAIRequest):
     """The body of `POST /v1/completions`."""
 
     prompt: Annotated[tuple[TextPrompt | TokenPrompt, ...], PlainValidator(read_prompts)]
@@ -284,15 +286,3 @@ class CompletionRequest(_Request):
 def _unsigned(seed: int | None) -> int | None:
     """A seed as 64 bits without a sign; OpenAI's seeds are 64 bits with one."""
     return seed + 2**64 if seed is not None and -(2**63) <= seed < 0 else seed
-
-
-def _first(error: ValidationError) -> InvalidRequest:
-    """The first error, on one line."""
-    found = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    path = ""
-    for part in found["loc"]:
-        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else part
-    if found["type"] == "missing":
-        return InvalidRequest(f"{path} is required", field=path)
-    reason = found["msg"].replace("Input should be", "must be")
-    return InvalidRequest(f"{path} {reason[:1].lower()}{reason[1:]}", field=path)

@@ -33,7 +33,8 @@ class StreamOrphaned(Exception):
 class JournalTail:
     """Reads a stream from a client's cursor on, in pieces, so that a slow reader holds little.
 
-    `watch` is that of the writer of this router.
+    `watch` is that of the writer of this router. Without `follow` its events end behind what the
+    journal has.
     """
 
     def __init__(
@@ -42,11 +43,14 @@ class JournalTail:
         stream_id: str,
         cursor: Cursor,
         watch: Callable[[str, asyncio.Event], Callable[[], None] | None],
+        *,
+        follow: bool = True,
     ) -> None:
         self._store = store
         self._stream_id = stream_id
         self._cursor = cursor
         self._watch = watch
+        self._follow = follow
         self._position = 0
         self._listened_s = self._failed_s = -math.inf
 
@@ -100,6 +104,7 @@ class JournalTail:
                 for entry in entries:
                     self._position = entry.sequence
                     if isinstance(entry.event, TandemError):
+                        entry.event.ended_stream = True
                         raise entry.event
                     if isinstance(entry.event, Summary):
                         yield entry.event
@@ -109,6 +114,8 @@ class JournalTail:
                 poll_s = max(_POLL_S, self._store.tails / _POLLS_PER_S)
                 if not entries:
                     self._check(state)
+                    if state is not None and not self._follow:
+                        return
                     await _within(woken, poll_s if unwatch is None else _WATCHED_POLL_S)
                 if len(entries) < PIECE:
                     await asyncio.sleep(max(0.0, answered_s + poll_s - time.monotonic()))

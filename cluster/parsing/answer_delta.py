@@ -19,23 +19,33 @@ class CallPiece:
 
 @dataclass(slots=True)
 class AnswerDelta:
-    """The parts that became certain: reasoning, content, and at most one piece of each call."""
+    """The parts that became certain: reasoning, content, and at most one piece of each call.
+
+    `calls_at` characters of the content stand before the first piece of a call.
+    """
 
     reasoning: str = ""
     content: str = ""
     calls: list[CallPiece] = field(default_factory=list)
+    calls_at: int = 0
 
     def begin_call(self, index: int, name: str) -> None:
         """Add a call."""
+        self._mark()
         self.calls.append(CallPiece(index, name, begins=True))
 
     def add_arguments(self, index: int, text: str) -> None:
         """Add a piece of the arguments of a call."""
         if not text:
             return
+        self._mark()
         if not self.calls or self.calls[-1].index != index:
             self.calls.append(CallPiece(index))
         self.calls[-1].arguments += text
+
+    def _mark(self) -> None:
+        if not self.calls:
+            self.calls_at = len(self.content)
 
 
 class CallParser(Protocol):

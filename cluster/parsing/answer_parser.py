@@ -86,6 +86,7 @@ class AnswerParser:
             text=delta.content,
             reasoning=delta.reasoning,
             tool_calls=calls,
+            calls_at=delta.calls_at,
             finish_reason="tool_calls" if finish == "stop" and choice in self._called else finish,
         )
 

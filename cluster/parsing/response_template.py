@@ -86,10 +86,13 @@ class ResponseTemplateParser:
             whole.reasoning[len(given.reasoning) :],
             whole.content[len(given.content) :],
             whole.calls[len(given.calls) :],
+            max(0, whole.calls_at - len(given.content)),
         )
 
     def _give(self, new: AnswerDelta, delta: AnswerDelta) -> None:
         for one in (self._given, delta):
+            if new.calls and not one.calls:
+                one.calls_at = len(one.content) + new.calls_at
             one.reasoning += new.reasoning
             one.content += new.content
             one.calls += new.calls

@@ -115,7 +115,8 @@ class ScriptedGenerator:
     async def resume(self, request: ResumeRequest) -> AsyncIterator[Event]:
         self.journal.resumed.append(request)
         self.journal.stream(request.stream_id, request.tenant)
-        async with closing(self.journal.follow(request.stream_id, request.have, True)) as events:
+        rest = self.journal.follow(request.stream_id, request.have, True, request.follow)
+        async with closing(rest) as events:
             async for event in events:
                 yield event
 

@@ -73,7 +73,7 @@ class ScriptedJournal:
             stream.tell()
 
     async def follow(
-        self, stream_id: str, have: Sequence[int], again: bool
+        self, stream_id: str, have: Sequence[int], again: bool, on: bool = True
     ) -> AsyncIterator[Event]:
         """Started, and the entries behind the cursor."""
         stream = self.streams[stream_id]
@@ -93,13 +93,17 @@ class ScriptedJournal:
                         yield entry
                     if isinstance(entry, Summary):
                         return
+                if not on and not stream.ended:
+                    return
                 await self._more(stream)
         finally:
             self.followers -= 1
 
     async def _more(self, stream: ScriptedStream) -> None:
         if stream.ended:
-            raise stream.error or Cancelled("the request was cancelled")
+            error = stream.error or Cancelled("the request was cancelled")
+            error.ended_stream = True
+            raise error
         await stream.changed.wait()
 
 

@@ -22,7 +22,12 @@ from tests.fuzz.values import fuzzed_body, fuzzed_message, mutated
 
 # A request that is served longer than this is cancelled by its client.
 ANSWER_S = 10.0
-_PATHS = ("/v1/completions", "/v1/chat/completions", "/v1/models", "/healthz", "/metrics", "/nope")
+_FORMS = {
+    "completion": "/v1/completions",
+    "chat": "/v1/chat/completions",
+    "response": "/v1/responses",
+}
+_PATHS = (*_FORMS.values(), "/v1/responses/resp_a", "/v1/models", "/healthz", "/metrics", "/nope")
 _BAD_CODES = (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN, grpc.StatusCode.DATA_LOSS)
 
 
@@ -78,12 +83,12 @@ class HttpFuzzer:
             writer.transport.abort()
 
     def _request(self, rng: random.Random) -> bytes:
-        chat = rng.random() < 0.5
-        path = _PATHS[chat] if rng.random() < 0.9 else rng.choice(_PATHS)
+        form = rng.choice([*_FORMS])
+        path = _FORMS[form] if rng.random() < 0.9 else rng.choice(_PATHS)
         if rng.random() < 0.05:
             return self._resuming(rng)
         method = "POST" if rng.random() < 0.95 else rng.choice(["GET", "PUT", "HEAD", "BREW"])
-        body = fuzzed_body(rng, chat=chat)
+        body = fuzzed_body(rng, form)
         head = f"{method} {path} HTTP/1.1\r\n{self._head}Content-Type: application/json\r\n"
         if rng.random() < 0.05:
             head += f"X-{rng.getrandbits(32)}: {'a' * rng.choice([10, 5000, 200_000])}\r\n"
@@ -211,7 +216,7 @@ class SocketFuzzer:
 
     def _message(self, rng: random.Random) -> bytes:
         chat = rng.random() < 0.5
-        body = fuzzed_body(rng, chat=chat)
+        body = fuzzed_body(rng, "chat" if chat else "completion")
         kind = rng.choice(
             ["chat", "completion", "cancel", "resume", "chat" if chat else "completion"]
         )

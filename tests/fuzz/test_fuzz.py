@@ -27,7 +27,8 @@ def test_no_fuzzed_request_breaks_a_cluster_or_disturbs_a_bystander():
 
 def test_requests_are_drawn_alike_from_the_same_seed():
     for make in (
-        lambda rng: fuzzed_body(rng, chat=True),
+        lambda rng: fuzzed_body(rng, "chat"),
+        lambda rng: fuzzed_body(rng, "response"),
         lambda rng: fuzzed_message(rng, wire.GenerateRequest),
     ):
         first, second = ([make(random.Random(n)) for n in range(50)] for _ in range(2))

@@ -13,6 +13,7 @@ from google.protobuf.message import Message
 
 from cluster.gateway.openai_fields import IGNORED, REFUSED
 from cluster.gateway.openai_requests import ChatRequest, CompletionRequest
+from cluster.gateway.responses.requests import ResponseRequest
 from tandem_client.protos import inference_pb2 as wire
 
 _NASTY_NUMBERS = (0, -1, 1, 2**31, 2**32, 2**53 + 1, 2**63 - 1, 2**63, -(2**63) - 1, 2**64)
@@ -37,7 +38,7 @@ _GOOD = {
 def known_fields() -> list[str]:
     """Every field that a JSON request may have, in some form of request."""
     found = set(_GOOD) | set(IGNORED) | set(REFUSED)
-    for form in (ChatRequest, CompletionRequest):
+    for form in (ChatRequest, CompletionRequest, ResponseRequest):
         found |= set(form.model_fields)
     return sorted(found)
 
@@ -67,9 +68,14 @@ def json_value(rng: random.Random, depth: int = 0) -> Any:
     return {str(json_value(rng, 4)): json_value(rng, depth + 1) for _ in range(min(size, 5))}
 
 
-def good_body(rng: random.Random, *, chat: bool) -> dict[str, Any]:
-    """A body that is served."""
+def good_body(rng: random.Random, form: str) -> dict[str, Any]:
+    """A body that is served: a "chat", a "completion" or a "response"."""
+    if form == "response":
+        text = f"hello {rng.random()}"
+        items = [{"role": "user", "content": [{"type": "input_text", "text": text}]}]
+        return {"max_output_tokens": rng.randint(1, 6), "input": rng.choice([text, items])}
     body: dict[str, Any] = {"model": "demo", "max_tokens": rng.randint(1, 6)}
+    chat = form == "chat"
     if chat:
         body["messages"] = [{"role": "user", "content": f"hello {rng.random()}"}]
     else:
@@ -80,9 +86,9 @@ def good_body(rng: random.Random, *, chat: bool) -> dict[str, Any]:
     return body
 
 
-def fuzzed_body(rng: random.Random, *, chat: bool) -> bytes:
+def fuzzed_body(rng: random.Random, form: str) -> bytes:
     """A body as a client may send it: with wrong values, or as bytes that are no JSON."""
-    body: Any = good_body(rng, chat=chat)
+    body: Any = good_body(rng, form)
     for _ in range(rng.choice([0, 1, 1, 1, 2, 5])):
         body[rng.choice(FIELDS)] = json_value(rng)
     if rng.random() < 0.03:

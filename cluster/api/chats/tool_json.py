@@ -6,7 +6,7 @@ Everything here raises InvalidRequest with `field` as OpenAI's `param` names it.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cluster.api.chats.tools import (
@@ -26,6 +26,7 @@ from engine.errors import InvalidRequest, shown
 
 _TOOL = frozenset({"type", "function"})
 _FUNCTION = frozenset({"name", "description", "parameters", "strict"})
+_FLAT = _FUNCTION | {"type"}
 _CALL = frozenset({"id", "type", "function", "index"})
 _CALLED = frozenset({"name", "arguments"})
 # A mode, and the name of the tool that must be called, if one must.
@@ -33,26 +34,34 @@ ToolChoice = tuple[ToolMode, str]
 
 
 def read_tools(value: object) -> tuple[Tool, ...]:
-    """`tools`: a list of functions."""
-    if not isinstance(value, list):
-        raise InvalidRequest(f"tools must be a list, not {shown(value)}", field="tools")
-    check_length(value, MAX_TOOLS, "tools", "tools")
-    return tuple(_tool(entry, f"tools[{index}]") for index, entry in enumerate(value))
+    """`tools` of a chat: a list of functions."""
+    return tuple(
+        _tool(_function(entry, name, _TOOL, _FUNCTION), f"{name}.function")
+        for entry, name in _entries(value)
+    )
+
+
+def read_flat_tools(value: object) -> tuple[Tool, ...]:
+    """`tools` of a response: the fields of a function stand beside its type."""
+    return tuple(_tool(_typed(entry, name, _FLAT), name) for entry, name in _entries(value))
 
 
 def read_tool_choice(value: object) -> ToolChoice:
-    """`tool_choice`: a mode, or a function to be called."""
-    for mode in TOOL_MODES:
-        if value == mode:
-            return mode, ""
-    if isinstance(value, str):
-        raise InvalidRequest(
-            f"tool_choice must be one of {', '.join(TOOL_MODES)}, or a function, "
-            f"not {shown(value)}",
-            field="tool_choice",
-        )
+    """`tool_choice` of a chat: a mode, or a function to be called."""
+    mode = _mode(value)
+    if mode is not None:
+        return mode, ""
     function = _function(value, "tool_choice", _TOOL, frozenset({"name"}))
     return "required", check_tool_name(function.get("name"), "tool_choice.function.name")
+
+
+def read_flat_tool_choice(value: object) -> ToolChoice:
+    """`tool_choice` of a response: the name of a function stands beside its type."""
+    mode = _mode(value)
+    if mode is not None:
+        return mode, ""
+    function = _typed(value, "tool_choice", frozenset({"type", "name"}))
+    return "required", check_tool_name(function.get("name"), "tool_choice.name")
 
 
 def read_tool_calls(value: object, name: str) -> tuple[ToolCall, ...]:
@@ -71,9 +80,27 @@ def read_template_kwargs(value: object) -> str:
     return check_template_kwargs(_json(value, field), field) if value else ""
 
 
-def _tool(entry: object, name: str) -> Tool:
-    function = _function(entry, name, _TOOL, _FUNCTION)
-    name = f"{name}.function"
+def _entries(value: object) -> Iterator[tuple[object, str]]:
+    """The entries of `tools`, each with its name."""
+    if not isinstance(value, list):
+        raise InvalidRequest(f"tools must be a list, not {shown(value)}", field="tools")
+    check_length(value, MAX_TOOLS, "tools", "tools")
+    return ((entry, f"tools[{index}]") for index, entry in enumerate(value))
+
+
+def _mode(value: object) -> ToolMode | None:
+    """The mode that `tool_choice` is; None for a function."""
+    found = next((mode for mode in TOOL_MODES if value == mode), None)
+    if found is None and isinstance(value, str):
+        raise InvalidRequest(
+            f"tool_choice must be one of {', '.join(TOOL_MODES)}, or a function, "
+            f"not {shown(value)}",
+            field="tool_choice",
+        )
+    return found
+
+
+def _tool(function: Mapping[str, Any], name: str) -> Tool:
     description, strict = function.get("description"), function.get("strict")
     if description is not None and not isinstance(description, str):
         raise InvalidRequest(
@@ -104,6 +131,17 @@ def _function(
     entry: object, name: str, outer: frozenset[str], inner: frozenset[str]
 ) -> Mapping[str, Any]:
     """The function of an entry of type "function"."""
+    function = _typed(entry, name, outer).get("function")
+    if not isinstance(function, dict):
+        raise InvalidRequest(
+            f"{name}.function must be an object, not {shown(function)}", field=f"{name}.function"
+        )
+    _check_known(function, f"{name}.function", inner)
+    return function
+
+
+def _typed(entry: object, name: str, known: frozenset[str]) -> Mapping[str, Any]:
+    """An entry of type "function", whose fields are `known`."""
     if not isinstance(entry, dict):
         raise InvalidRequest(f"{name} must be an object, not {shown(entry)}", field=name)
     if entry.get("type", "function") != "function":
@@ -111,14 +149,8 @@ def _function(
             f"{name}.type: only functions are supported, not {shown(entry['type'])}",
             field=f"{name}.type",
         )
-    _check_known(entry, name, outer)
-    function = entry.get("function")
-    if not isinstance(function, dict):
-        raise InvalidRequest(
-            f"{name}.function must be an object, not {shown(function)}", field=f"{name}.function"
-        )
-    _check_known(function, f"{name}.function", inner)
-    return function
+    _check_known(entry, name, known)
+    return entry
 
 
 def _check_known(entry: Mapping[str, Any], name: str, known: frozenset[str]) -> None:

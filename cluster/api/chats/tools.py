@@ -133,6 +133,13 @@ def check_template_kwargs(text: str, field: str) -> str:
     return text
 
 
+def with_effort(text: str, effort: str | None) -> str:
+    """Fields for a template as JSON, with the effort of reasoning; a field of its name beats it."""
+    if effort is None:
+        return text
+    return json.dumps({"reasoning_effort": effort} | (json_object(text) or {}))
+
+
 def json_object(text: str) -> dict[str, Any] | None:
     """The object that a JSON text has; None for a text without one."""
     try:

@@ -7,32 +7,19 @@ OpenAI's client that line would end an event without data.
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
 
-from cluster.api import (
-    Event,
-    Generator,
-    Heartbeat,
-    Progress,
-    Resumability,
-    Scored,
-    Started,
-    Summary,
-    Tokens,
-)
+from cluster.api import Event, Generator, Started, Summary, Tokens
 from cluster.api.event_streams import closing
 from cluster.api.off_loop import write_event
 from cluster.api.requests import TokenOffsets
+from cluster.gateway.answers.comments import SilenceFiller, comment_of
 from cluster.gateway.answers.stream_cursor import StreamCursor
 from cluster.gateway.answers.stream_note import StreamNote
-from cluster.gateway.openai_chunks import Json, UsageCount, parts_json, progress_json, usage_json
-from cluster.gateway.sse import DONE, HEARTBEAT, comment, data, dump
+from cluster.gateway.openai_chunks import Json, UsageCount, parts_json, usage_json
+from cluster.gateway.sse import DONE, data, dump
 from engine.errors import Internal
-
-# As of the router, which does not know what its front ends write.
-_HEARTBEAT_S = 10.0
 
 
 class ChunkStream:
@@ -68,18 +55,15 @@ class ChunkStream:
 
     async def events(self, merged: AsyncIterator[tuple[int, Event]]) -> AsyncIterator[bytes]:
         """Server-sent events, only comments before the first token; raises a TandemError."""
-        written_s = time.monotonic()
+        silence = SilenceFiller()
         async with closing(merged) as found:
             async for prompt_index, event in found:
                 if isinstance(event, Tokens):
                     written = await self._tokens(prompt_index, event)
-                    # The text of tokens may wait in a parser for long.
-                    if not written and time.monotonic() - written_s >= _HEARTBEAT_S:
-                        written = HEARTBEAT
                 else:
                     written = self._other(prompt_index, event)
+                written = silence.filled(event, written)
                 if written:
-                    written_s = time.monotonic()
                     yield written
         self._usage.check(self._prompts)
         had_all = self._cursor is not None and self._cursor.ended
@@ -92,13 +76,6 @@ class ChunkStream:
 
     def _other(self, prompt_index: int, event: Event) -> bytes:
         match event:
-            case Heartbeat():
-                return self._comment(HEARTBEAT)
-            case Progress():
-                number = prompt_index * self._note.n + event.choice
-                return self._comment(comment("progress", progress_json(event, number)))
-            case Resumability(suspended):
-                return self._comment(comment("resumability", {"suspended": suspended}))
             case Started():
                 self._model = event.model or self._model
                 self._prompt_tokens += event.prompt_tokens
@@ -107,8 +84,8 @@ class ChunkStream:
                 return self._id()
             case Summary():
                 self._usage.add(event)
-            case Scored():
-                pass
+            case _:
+                return self._comment(comment_of(event, prompt_index * self._note.n))
         return b""
 
     async def _tokens(self, prompt_index: int, event: Tokens) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
 from cluster.api import Event, Generator, ResumeRequest, Started, Tokens
@@ -31,26 +32,41 @@ class ResumedAnswer:
 
 async def resumed(generator: Generator, request: ResumeRequest) -> ResumedAnswer:
     """The rest of a stream, which the caller closes; raises a TandemError."""
+    async with _within_bound():
+        events, started = await _begin(generator, request)
+        try:
+            note = StreamNote.read(started.note)
+            if len(request.have) > note.n:
+                message = f"have must have at most {note.n} choices, not {len(request.have)}"
+                raise InvalidRequest(message, field="have")
+            offsets: tuple[TokenOffsets, ...] = ()
+            if note.has_text_offsets and any(request.have):
+                await _close(events)
+                offsets = await _offsets(generator, request)
+                events, started = await _begin(generator, request)
+        except BaseException:
+            await _close(events)
+            raise
+    return ResumedAnswer(note, _with_first(started, events), offsets)
+
+
+async def reopened(
+    generator: Generator, request: ResumeRequest
+) -> tuple[Started, AsyncIterator[Event]]:
+    """The beginning of a stream, and its rest with it, which the caller closes; a TandemError."""
+    async with _within_bound():
+        events, started = await _begin(generator, request)
+    return started, _with_first(started, events)
+
+
+@asynccontextmanager
+async def _within_bound() -> AsyncIterator[None]:
     try:
         async with asyncio.timeout(BEGIN_S):
-            events, started = await _begin(generator, request)
-            try:
-                note = StreamNote.read(started.note)
-                if len(request.have) > note.n:
-                    message = f"have must have at most {note.n} choices, not {len(request.have)}"
-                    raise InvalidRequest(message, field="have")
-                offsets: tuple[TokenOffsets, ...] = ()
-                if note.has_text_offsets and any(request.have):
-                    await _close(events)
-                    offsets = await _offsets(generator, request)
-                    events, started = await _begin(generator, request)
-            except BaseException:
-                await _close(events)
-                raise
+            yield
     except TimeoutError:
         message = f"the stream did not begin within {BEGIN_S:g} s"
         raise Unavailable(message, retry_after_s=1.0) from None
-    return ResumedAnswer(note, _with_first(started, events), offsets)
 
 
 async def _begin(

@@ -13,6 +13,8 @@ from cluster.gateway.openai_chunks import CHAT, COMPLETION, Form
 from cluster.gateway.openai_requests import OpenAICall
 from engine.errors import Internal, InvalidRequest
 
+# The form in the notes of responses: `cluster/gateway/responses/note.py`.
+RESPONSE = "response"
 FORMS: dict[str, Form] = {"chat": CHAT, "completion": COMPLETION}
 _LATER = {"continuous_usage": False}  # fields that notes of earlier versions do not have
 _KINDS = {
@@ -59,7 +61,7 @@ class StreamNote:
 
     @classmethod
     def read(cls, text: str) -> Self:
-        """The note in `text`; InvalidRequest where another front end began the stream.
+        """The note in `text`; InvalidRequest for a stream that has another form.
 
         Raises Internal for a text that no front end wrote.
         """
@@ -74,6 +76,11 @@ class StreamNote:
             raise fault from None
         if not isinstance(found, dict):
             raise fault
+        if found.get("form") == RESPONSE:
+            raise InvalidRequest(
+                "the stream is of a response: GET /v1/responses/{id} gives its rest",
+                field="stream_id",
+            )
         found = {**_LATER, **found}
         if found.keys() != _KINDS.keys():
             raise fault

@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
-from cluster.api import Event, GenerateRequest, ResumeRequest, Started, Summary, TokenPrompt
+from cluster.api import Event, GenerateRequest, ResumeRequest, Started, Summary, TokenPrompt, Tokens
 from cluster.api.event_streams import closing, end
 from cluster.config.journal import JournalConfig
 from cluster.journal.bounds import JournalBounds
@@ -121,11 +121,19 @@ class ResumableStreams:
     async def _rest(self, request: ResumeRequest, tenant: str | None) -> AsyncIterator[Event]:
         stored = await self._store.find(request.stream_id, tenant)
         cursor = Cursor(request.have, stored.record.request.n or 1)
-        tail = JournalTail(self._store, stored.stream_id, cursor, self._writer.watch)
+        tail = JournalTail(
+            self._store, stored.stream_id, cursor, self._writer.watch, follow=request.follow
+        )
         started = rebuilt(stored.record, ()).started
         answers = AnswerReader(started.form)
         await tail.find(answers.tokens)
         metrics.RESUMED.inc()
+        if not request.follow:
+            yield started
+            async with closing(self._events(stored, tail)) as found:
+                async for one in found:
+                    yield answers.take(one)
+            return
         events = EventBuffer()
         reading = asyncio.create_task(self._read(stored, tail, events))
         try:
@@ -189,19 +197,27 @@ class ResumableStreams:
         self._owned.pop(stream.stream_id, None)
         self._bounds.ended(stream.stream_id, time.monotonic())
 
+    async def _events(
+        self, stored: StoredStream, tail: JournalTail
+    ) -> AsyncIterator[Tokens | Summary]:
+        """What the client lacks; this router goes on with a stream whose owner is dead."""
+        while True:
+            try:
+                async for event in tail.events():
+                    yield event
+                return
+            except StreamOrphaned:
+                running = await self._takeover.claim(stored)
+            if running is not None:
+                running.on_end = self._closed
+                self._runner.detach(running, partial(self.outlive, running))
+
     async def _read(self, stored: StoredStream, tail: JournalTail, events: EventBuffer) -> None:
         """Move what the client lacks from the journal to `events`, to the end of the stream."""
         try:
-            while True:
-                try:
-                    async for event in tail.events():
-                        events.put(event)
-                    return
-                except StreamOrphaned:
-                    running = await self._takeover.claim(stored)
-                if running is not None:
-                    running.on_end = self._closed
-                    self._runner.detach(running, partial(self.outlive, running))
+            async with closing(self._events(stored, tail)) as found:
+                async for event in found:
+                    events.put(event)
         except TandemError as error:
             events.put(error)
         except Exception as error:

@@ -10,6 +10,7 @@ from cluster.api.grammar_json import (
     read_own_grammar,
     read_response_format,
     read_structured_outputs,
+    read_text_format,
 )
 from engine.errors import InvalidRequest
 from engine.types.grammar import JSON_OBJECT, Grammar
@@ -30,6 +31,9 @@ NAMED = {"name": "n", "strict": True, "schema": SCHEMA, "description": "d"}
             {"type": "json_schema", "json_schema": NAMED},
             ("json_schema", TEXT),
         ),
+        (read_text_format, {"type": "text"}, None),
+        (read_text_format, {"type": "json_object"}, OBJECT),
+        (read_text_format, {"type": "json_schema", **NAMED}, ("json_schema", TEXT)),
         (read_structured_outputs, {"json": SCHEMA, "regex": None}, ("json_schema", TEXT)),
         (read_structured_outputs, {"json": TEXT}, ("json_schema", TEXT)),
         (read_structured_outputs, {"json_object": True}, OBJECT),

@@ -73,6 +73,29 @@ async def test_a_tail_of_this_router_is_woken_at_once(store: JournalStore) -> No
         assert sorted(waits)[5] < 0.3, "a poll would take a second"
 
 
+async def test_a_tail_that_does_not_follow_ends_behind_what_there_is(store: JournalStore) -> None:
+    async with running(store, "a") as owner, running(store, "b") as other:
+        stream, client = owner.open()
+
+        async def found() -> list[Tokens | Summary]:
+            cursor = Cursor([1], 1)
+            tail = JournalTail(
+                other.store, stream.stream_id, cursor, other.writer.watch, follow=False
+            )
+            async with asyncio.timeout(1):
+                return await collected(tail)
+
+        for index in range(2 * PIECE):
+            stream.put(tokens(index))
+            await owner.wrote(client, index + 1)
+        assert await found() == client.events[2:]
+        stream.put(Cancelled("enough"))
+        await eventually(lambda: len(client.events) == 2 * PIECE + 2)
+        with pytest.raises(Cancelled) as ended:
+            await found()
+        assert ended.value.ended_stream
+
+
 async def test_a_wrong_cursor_is_refused_before_any_event(store: JournalStore) -> None:
     async with running(store, "a") as router:
         stream, client = router.open(n=2)

@@ -28,12 +28,16 @@ QWEN = {
 
 
 class Had(NamedTuple):
-    """What a client has of one choice; a call is its name and its arguments."""
+    """What a client has of one choice; a call is its name and its arguments.
+
+    `ahead` characters of the content come before the first call; -1: there is none.
+    """
 
     content: str = ""
     reasoning: str = ""
     calls: tuple[tuple[str, str], ...] = ()
     finish: str | None = None
+    ahead: int = -1
 
 
 def form_of(calls: str, *, reasoning: str = "", inside: bool = False) -> AnswerForm:
@@ -57,7 +61,10 @@ def read(form: AnswerForm, pieces: Sequence[str]) -> list[Had]:
             name, arguments = calls[call.index]
             calls[call.index] = (name, arguments + call.arguments)
         content, reasoning = had.content + tokens.text, had.reasoning + tokens.reasoning
-        had = Had(content, reasoning, tuple(calls), tokens.finish_reason)
+        ahead = had.ahead
+        if tokens.tool_calls and not had.calls:
+            ahead = len(had.content) + tokens.calls_at
+        had = Had(content, reasoning, tuple(calls), tokens.finish_reason, ahead)
         found.append(had)
     return found
 

@@ -22,6 +22,7 @@ from cluster.gateway import grpc_server
 from cluster.gateway.http_app import create_app
 from cluster.gateway.openai_fields import IGNORED, REFUSED
 from cluster.gateway.openai_requests import ChatRequest, CompletionRequest
+from cluster.gateway.responses import requests as responses
 from engine.text.tokenizer import Tokenizer
 from tandem_client.errors import FIELD_TRAILER
 from tandem_client.protos import inference_pb2 as wire
@@ -43,6 +44,7 @@ BESIDE = {
     "progress": {"stream"},
     "max_completion_tokens": {"max_tokens"},
     "n": {"prompt"},
+    "instructions": {"input"},
 }
 FORMS = {
     "chat": (CHAT, HELLO, sorted({*ChatRequest.model_fields, *IGNORED, *REFUSED})),
@@ -52,6 +54,10 @@ FORMS = {
         sorted({*CompletionRequest.model_fields, *IGNORED, *REFUSED}),
     ),
 }
+RESPONSE_FIELDS = sorted(
+    {*responses.ResponseRequest.fields(), *responses.IGNORED, *responses.REFUSED}
+)
+HTTP_FORMS = FORMS | {"response": ("/v1/responses", {"input": "a"}, RESPONSE_FIELDS)}
 
 
 @pytest.fixture(scope="module")
@@ -77,9 +83,9 @@ def check(status: int, error: dict[str, str | None], field: str, value: object) 
     assert len(error["message"] or "") < 1000, shown
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", HTTP_FORMS)
 async def test_http_names_the_field(generator, form):
-    path, valid, fields = FORMS[form]
+    path, valid, fields = HTTP_FORMS[form]
     headers = {"content-type": "application/json"}
     transport = httpx.ASGITransport(create_app(generator, metrics))
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
