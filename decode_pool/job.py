@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from decode_pool.step_tally import StepCount
 from engine.errors import TandemError
 from engine.text.completion import ChoiceText
 from engine.types.sequence import FinishReason, SampledToken, Sequence
@@ -44,7 +45,7 @@ class DecodeJob:
     bounds them. The prompt of a `local` job is computed here, and its first token sampled. A
     sequence with output has failed over: another replica sent that output, and the job goes on
     after it. `drained` resolves when the last token was collected, or fails with the request's
-    error.
+    error. `stepped_from` has the replica's steps before its own, and `steps` its own when it ended.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class DecodeJob:
         self.local = local
         self.failed_over = local and sequence.output_tokens > 0
         self._flush = flush or Flush()
-        self._collected_s = float("-inf")
+        self.collected_s = float("-inf")
         self.first_s: float | None = None
         loop = asyncio.get_running_loop()
         self.granted: asyncio.Future[None] = loop.create_future()
@@ -67,6 +68,10 @@ class DecodeJob:
         self.offered = False
         self.finished = False
         self.preemptions = 0
+        self.stepped_from: StepCount | None = None
+        self.steps = StepCount()
+        self.straggler_steps = 0
+        self.recomputed_tokens = 0
         self._completion = completion
         self._error: TandemError | None = None
         self._ready: Ready | None = None
@@ -112,7 +117,7 @@ class DecodeJob:
             self._tell(NOW)
         elif not begun:
             now = time.monotonic()
-            slow = now - self._collected_s >= self._flush.seconds
+            slow = now - self.collected_s >= self._flush.seconds
             self._tell(NOW if slow else now + self._flush.seconds)
 
     def fail(self, error: TandemError) -> None:
@@ -147,7 +152,7 @@ class DecodeJob:
         emission = Emission(self._next_index, tuple(self._tokens), self._text, self._finish_reason)
         self._next_index += len(self._tokens)
         self._tokens, self._text = [], ""
-        self._collected_s = time.monotonic()
+        self.collected_s = time.monotonic()
         if self._finish_reason is not None or self._error is not None:
             self._end()
         return emission

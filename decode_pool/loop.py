@@ -10,6 +10,7 @@ from decode_pool.job import DecodeJob
 from decode_pool.recompute_share import RecomputeShare
 from decode_pool.scheduler import DecodeScheduler
 from decode_pool.shared_cores import StepInterval
+from decode_pool.step_tally import StepCount, StepTally, count_recomputed
 from engine.errors import Internal, TandemError
 from engine.metrics import PROMPT_TOKENS
 from engine.runtime.engine_thread import EngineWorker
@@ -39,6 +40,7 @@ class DecodeLoop(PoolLoop[DecodeJob]):
         self.itl = itl
         self._recompute = RecomputeShare()
         self._step_interval = StepInterval(itl) if worker.shared_cores else None
+        self._tally = StepTally()
         self._step_s = 0.0
         self._stepped_s: float | None = None
         self._joined = False
@@ -170,11 +172,12 @@ class DecodeLoop(PoolLoop[DecodeJob]):
             self._fail(spans, error)
             return True
         disturbed = bool(self._worker.urgency) or disturbed
-        self._note_step(began_s, len(spans), disturbed=disturbed)
-        self._retire(spans, results)
+        before = self._note_step(began_s, spans, disturbed=disturbed)
+        self._retire(spans, results, before)
         return True
 
-    def _note_step(self, began_s: float, requests: int, *, disturbed: bool) -> None:
+    def _note_step(self, began_s: float, spans: list[Span], *, disturbed: bool) -> StepCount:
+        """Note the time of a step; returns the count of the steps before it."""
         now, before_s = time.monotonic(), self._stepped_s
         self._step_s, self._stepped_s = now - began_s, now
         undisturbed_s = None
@@ -182,11 +185,12 @@ class DecodeLoop(PoolLoop[DecodeJob]):
             undisturbed_s = self._step_interval.stepped(self._step_s, disturbed=disturbed)
         self.itl.stepped(self._step_s, undisturbed_s)
         self._recompute.stepped(self._step_s)
-        self._scheduler.batch.stepped(requests, self._step_s)
+        self._scheduler.batch.stepped(len(spans), self._step_s)
         metrics.STEP_TIME.observe(self._step_s)
-        metrics.BATCH.observe(requests)
+        metrics.BATCH.observe(len(spans))
         if before_s is not None:
             metrics.INTER_TOKEN_LATENCY.observe(now - before_s)
+        return self._tally.stepped(spans, self._jobs, self._step_s)
 
     async def _slice(self) -> bool:
         """Compute a slice of the newest pass; False if there is no pass."""
@@ -214,7 +218,8 @@ class DecodeLoop(PoolLoop[DecodeJob]):
         if results is not None:
             self._passes.remove(run)
             PROMPT_TOKENS.inc(sum(span.count for span in run.spans), pool="decode")
-            self._retire(run.spans, results)
+            count_recomputed(run.spans, self._jobs, self._scheduler.preemptions)
+            self._retire(run.spans, results, self._tally.count)
         return True
 
     def _end_prompt_slice(self) -> None:
@@ -246,8 +251,11 @@ class DecodeLoop(PoolLoop[DecodeJob]):
             if not job.granted.done():
                 job.granted.set_result(None)
 
-    def _retire(self, spans: list[Span], results: list[Outcome]) -> None:
-        """Give each request its token; retire requests whose token is the last."""
+    def _retire(self, spans: list[Span], results: list[Outcome], before: StepCount) -> None:
+        """Give each request its token; retire requests whose token is the last.
+
+        `before` counts the steps before these spans.
+        """
         outcomes = self._collect(spans, results)
         kept = self._scheduler.complete(spans)
         self._ends.tell()
@@ -258,6 +266,7 @@ class DecodeLoop(PoolLoop[DecodeJob]):
                 self._end(job, outcome)
             elif outcome is not None:
                 job.take(outcome)
+                job.stepped_from = job.stepped_from or before
                 self._unread.append(job)
                 if job.finished:
                     self._end(job)
@@ -275,8 +284,9 @@ class DecodeLoop(PoolLoop[DecodeJob]):
     def _end(self, job: DecodeJob, fault: TandemError | None = None) -> None:
         """Retire a request, or fail it; its blocks are free for the next step."""
         owner = job.sequence.owner
-        job.preemptions = self._scheduler.preemptions(owner)
+        job.preemptions = self._scheduler.preemptions(owner) or 0
         metrics.PREEMPTIONS.inc(job.preemptions)
+        job.steps = self._tally.count.since(job.stepped_from or self._tally.count)
         self._scheduler.remove(owner)
         self.wakeup.set()
         if fault is not None:

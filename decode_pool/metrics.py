@@ -10,6 +10,12 @@ PREEMPTIONS = Counter(
     "tandem_decode_preemptions_total",
     "Times that requests gave up their blocks, to be computed again; counted as they end.",
 )
+RECOMPUTED_TOKENS = Counter(
+    "tandem_decode_recomputed_tokens_total",
+    "Tokens computed a second time on a decode replica. `reason` is `preemption` or `failover`; it "
+    "is `handed_over` if decode computed a prompt that prefill had handed over, which is a fault.",
+    ("reason",),
+)
 STEP_TIME = Histogram("tandem_decode_step_seconds", "One step of the decode loop.")
 INTER_TOKEN_LATENCY = Histogram(
     "tandem_decode_inter_token_latency_seconds",

@@ -106,9 +106,10 @@ class DecodeScheduler(PassScheduler):
         """The owners of all blocks of this scheduler."""
         return frozenset(self._entries) | self._leaving
 
-    def preemptions(self, owner: str) -> int:
-        """The number of times that this request lost its blocks."""
-        return self._entries[owner].preemptions
+    def preemptions(self, owner: str) -> int | None:
+        """The number of times that this request lost its blocks; None if it is not here."""
+        entry = self._entries.get(owner)
+        return None if entry is None else entry.preemptions
 
     def check_feasible(self, sequence: Sequence) -> None:
         """PromptTooLong if the request could not run to its end even alone."""

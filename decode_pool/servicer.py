@@ -80,7 +80,7 @@ class DecodeServicer:
             await job.drained
             if job.local and not job.failed_over and job.first_s is not None:
                 began_s = job.first_s  # the prompt has its own time
-            decode_s = time.monotonic() - began_s
+            decode_s = job.collected_s - began_s
             sink.put(CallEvent(retired=_retired(job, decode_s)))
             log.info("decode ended", extra=_ending(job, decode_s))
         finally:
@@ -190,4 +190,13 @@ def _ending(job: DecodeJob, decode_s: float) -> dict[str, object]:
 
 
 def _retired(job: DecodeJob, decode_s: float) -> decode_pb2.Retired:
-    return decode_pb2.Retired(preemptions=job.preemptions, decode_s=decode_s)
+    return decode_pb2.Retired(
+        preemptions=job.preemptions,
+        decode_s=decode_s,
+        steps=job.steps.steps,
+        stepping_s=job.steps.seconds,
+        mean_batch=job.steps.mean_batch,
+        share_s=job.steps.share_s,
+        straggler_steps=job.straggler_steps,
+        recomputed_tokens=job.recomputed_tokens,
+    )

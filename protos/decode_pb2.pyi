@@ -56,9 +56,21 @@ class Admitted(_message.Message):
     def __init__(self, transfer_s: _Optional[float] = ..., admission_s: _Optional[float] = ..., bytes: _Optional[int] = ...) -> None: ...
 
 class Retired(_message.Message):
-    __slots__ = ("preemptions", "decode_s")
+    __slots__ = ("preemptions", "decode_s", "steps", "stepping_s", "mean_batch", "share_s", "straggler_steps", "recomputed_tokens")
     PREEMPTIONS_FIELD_NUMBER: _ClassVar[int]
     DECODE_S_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    STEPPING_S_FIELD_NUMBER: _ClassVar[int]
+    MEAN_BATCH_FIELD_NUMBER: _ClassVar[int]
+    SHARE_S_FIELD_NUMBER: _ClassVar[int]
+    STRAGGLER_STEPS_FIELD_NUMBER: _ClassVar[int]
+    RECOMPUTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     preemptions: int
     decode_s: float
-    def __init__(self, preemptions: _Optional[int] = ..., decode_s: _Optional[float] = ...) -> None: ...
+    steps: int
+    stepping_s: float
+    mean_batch: float
+    share_s: float
+    straggler_steps: int
+    recomputed_tokens: int
+    def __init__(self, preemptions: _Optional[int] = ..., decode_s: _Optional[float] = ..., steps: _Optional[int] = ..., stepping_s: _Optional[float] = ..., mean_batch: _Optional[float] = ..., share_s: _Optional[float] = ..., straggler_steps: _Optional[int] = ..., recomputed_tokens: _Optional[int] = ...) -> None: ...

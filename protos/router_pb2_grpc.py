@@ -59,6 +59,11 @@ class AdminStub(object):
                 request_serializer=protos_dot_router__pb2.PurgeRequest.SerializeToString,
                 response_deserializer=protos_dot_router__pb2.PurgeResponse.FromString,
                 _registered_method=True)
+        self.ListRequests = channel.unary_unary(
+                '/tandem.internal.v1.Admin/ListRequests',
+                request_serializer=protos_dot_router__pb2.ListRequestsRequest.SerializeToString,
+                response_deserializer=protos_dot_router__pb2.ListRequestsResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServicer(object):
@@ -98,6 +103,13 @@ class AdminServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListRequests(self, request, context):
+        """The requests that ended on the answering router, from its memory.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -125,6 +137,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.Purge,
                     request_deserializer=protos_dot_router__pb2.PurgeRequest.FromString,
                     response_serializer=protos_dot_router__pb2.PurgeResponse.SerializeToString,
+            ),
+            'ListRequests': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListRequests,
+                    request_deserializer=protos_dot_router__pb2.ListRequestsRequest.FromString,
+                    response_serializer=protos_dot_router__pb2.ListRequestsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -262,6 +279,33 @@ class Admin(object):
             '/tandem.internal.v1.Admin/Purge',
             protos_dot_router__pb2.PurgeRequest.SerializeToString,
             protos_dot_router__pb2.PurgeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListRequests(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tandem.internal.v1.Admin/ListRequests',
+            protos_dot_router__pb2.ListRequestsRequest.SerializeToString,
+            protos_dot_router__pb2.ListRequestsResponse.FromString,
             options,
             channel_credentials,
             insecure,

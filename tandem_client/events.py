@@ -64,11 +64,21 @@ class Tokens:
 
 
 @dataclass(frozen=True, slots=True)
+class StageTime:
+    """A stage of a choice, in seconds since its request arrived."""
+
+    stage: str
+    begin_s: float
+    end_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class ChoiceSummary:
     """The times of a choice by stage, in seconds. queue + prefill + first_flush = ttft.
 
     `cached_tokens` of the prompt had their KV in the prefix cache. Where `prefill_replica` and
-    `decode_replica` are the same, the prompt was computed on the decode replica.
+    `decode_replica` are the same, the prompt was computed on the decode replica. A request with
+    `timing` gets the `stages`, one behind the other from the arrival to the last token.
     """
 
     choice: int
@@ -83,6 +93,7 @@ class ChoiceSummary:
     prefill_replica: str
     decode_replica: str
     cached_tokens: int = 0
+    stages: tuple[StageTime, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

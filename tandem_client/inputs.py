@@ -26,6 +26,7 @@ class Options(TypedDict, total=False):
     tenant: str
     progress: bool
     resumable: bool
+    timing: bool
     max_tokens: int | None
     temperature: float
     top_k: int
@@ -43,7 +44,7 @@ class Options(TypedDict, total=False):
     grammar: Grammar | None
 
 
-_OF_REQUEST = ("n", "request_id", "model", "endpoint", "tenant", "progress", "resumable")
+_OF_REQUEST = ("n", "request_id", "model", "endpoint", "tenant", "progress", "resumable", "timing")
 
 
 def generate_request(prompt: Input, options: Options) -> inference_pb2.GenerateRequest:

@@ -19,6 +19,7 @@ from tandem_client.events import (
     SampledToken,
     Scores,
     Stage,
+    StageTime,
     Started,
     Summary,
     TextScores,
@@ -48,7 +49,7 @@ TOOL_CHOICES: dict[ToolMode, inference_pb2.ToolChoice] = {
 }
 _STAGE_NAMES = {number: name for name, number in STAGES.items()}
 _FINISH_NAMES = {number: name for name, number in FINISH_REASONS.items()}
-_CHOICE_FIELDS = tuple(field.name for field in fields(ChoiceSummary))
+CHOICE_FIELDS = tuple(one.name for one in fields(ChoiceSummary) if one.name != "stages")
 _LISTS = ("stop", "stop_token_ids", "shown_token_ids")
 _MAPS = ("logit_bias",)
 # protobuf raises these for a value that it cannot hold.
@@ -226,7 +227,10 @@ def _progress_from_proto(wire: inference_pb2.Progress) -> Progress:
 
 def _summary_from_proto(wire: inference_pb2.Summary) -> Summary:
     choices = tuple(
-        ChoiceSummary(**{name: getattr(choice, name) for name in _CHOICE_FIELDS})
+        ChoiceSummary(
+            **{name: getattr(choice, name) for name in CHOICE_FIELDS},
+            stages=tuple(StageTime(one.stage, one.begin_s, one.end_s) for one in choice.stages),
+        )
         for choice in wire.choices
     )
     return Summary(wire.prompt_tokens, wire.completion_tokens, choices, wire.total_s)

@@ -13,6 +13,8 @@ import pytest
 
 from cluster.replica.gc_tuning import settle
 from cluster.telemetry.logging_setup import PACKAGES
+from cluster.telemetry.request_log import RequestLog
+from cluster.telemetry.requests.row import RequestRow, faults_of
 
 if TYPE_CHECKING:
     from xdist.scheduler import LoadScopeScheduling
@@ -56,6 +58,21 @@ def logs_as_they_were() -> Iterator[None]:
     for log, (handlers, level, propagate) in zip(loggers, before, strict=True):
         log.handlers, log.propagate = handlers, propagate
         log.setLevel(level)
+
+
+@pytest.fixture(autouse=True)
+def rows_add_up(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The stages of each row of the request log sum to TTFT and TTLT, whatever is tested."""
+    faults: list[str] = []
+    add = RequestLog.add
+
+    def checked(log: RequestLog, row: RequestRow) -> int:
+        faults.extend(faults_of(row))
+        return add(log, row)
+
+    monkeypatch.setattr(RequestLog, "add", checked)
+    yield
+    assert not faults
 
 
 @pytest.fixture

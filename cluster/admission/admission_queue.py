@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import get_args
 
 from cluster.admission.assigner import Assigner
-from cluster.admission.assignment import Assignment, FirstTokenTiming
+from cluster.admission.assignment import Assignment, FirstTokenTiming, QueueWait
 from cluster.admission.early_refusal import ArrivingRequest
 from cluster.admission.policy import Reason, decided_by
 from cluster.admission.queue_position import QueuePositionNotifier, Tell
@@ -104,10 +104,13 @@ class AdmissionQueue:
         if refused is not None:
             raise refused
 
-    async def enter(self, request: PlacementRequest, tell: Tell | None = None) -> list[Assignment]:
+    async def enter(
+        self, request: PlacementRequest, tell: Tell | None = None, wait: QueueWait | None = None
+    ) -> list[Assignment]:
         """Wait for admission; returns one assignment for each choice, to be released.
 
-        `tell` hears of the queue position and the predicted wait, twice a second at most.
+        `tell` hears of the queue position and the predicted wait, twice a second at most. `wait`
+        notes what the request waited for.
         Raises Refused, Unavailable, InvalidRequest.
         """
         now = self._clock()
@@ -117,10 +120,13 @@ class AdmissionQueue:
         listener = None if tell is None else self._positions.listener(request, tell, now)
         left = self.assigner.tokens_left(request) if self._waiting else request.prompt_tokens
         waiting = WaitingRequest(request, left, promised, self._arrivals, decided.set, listener)
+        queued_before = len(self._waiting)
         try:
             return await self._enter(waiting, decided, now)
         finally:
             self.assigner.settle(waiting)
+            if wait is not None and waiting.reason is not None:
+                wait.reason, wait.queued_before = waiting.reason, queued_before
 
     async def _enter(
         self, waiting: WaitingRequest, decided: asyncio.Event, now: float

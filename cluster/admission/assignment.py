@@ -21,6 +21,14 @@ class FirstTokenTiming:
 
 
 @dataclass(slots=True)
+class QueueWait:
+    """What a request waited for in the router's queue, and how many waited there when it came."""
+
+    reason: str | None = None
+    queued_before: int | None = None
+
+
+@dataclass(slots=True)
 class Assignment:
     """One admitted choice: its replica pair, and its share of their load until it is released.
 

@@ -7,7 +7,6 @@ checks the ranges of the sampling, the model and the endpoint.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields
 
 from cluster.api.chats.proto_convert import chat_from_proto, deltas_to_proto
 from cluster.api.prompts import Prompt, ScorePrompt
@@ -39,18 +38,25 @@ from protos.convert import (
     valid_text,
 )
 from tandem_client.events import (
-    ChoiceSummary,
     Progress,
     Resumability,
     Started,
     Summary,
     Tokens,
 )
-from tandem_client.messages import STAGES, request_message
+from tandem_client.messages import CHOICE_FIELDS, STAGES, request_message
 from tandem_client.protos import inference_pb2
 
-_REQUEST_FIELDS = ("request_id", "model", "endpoint", "n", "tenant", "progress", "resumable")
-_CHOICE_FIELDS = tuple(field.name for field in fields(ChoiceSummary))
+_REQUEST_FIELDS = (
+    "request_id",
+    "model",
+    "endpoint",
+    "n",
+    "tenant",
+    "progress",
+    "resumable",
+    "timing",
+)
 
 
 def request_to_proto(request: GenerateRequest) -> inference_pb2.GenerateRequest:
@@ -84,6 +90,7 @@ def request_from_proto(
         progress=wire.progress,
         arrived_s=arrived_s,
         resumable=wire.resumable,
+        timing=wire.timing,
         trace=trace,
     )
 
@@ -170,5 +177,7 @@ def _summary_to_proto(summary: Summary) -> inference_pb2.Summary:
         total_s=summary.total_s,
     )
     for choice in summary.choices:
-        wire.choices.add(**{name: getattr(choice, name) for name in _CHOICE_FIELDS})
+        added = wire.choices.add(**{name: getattr(choice, name) for name in CHOICE_FIELDS})
+        for one in choice.stages:
+            added.stages.add(stage=one.stage, begin_s=one.begin_s, end_s=one.end_s)
     return wire

@@ -24,8 +24,8 @@ class GenerateRequest:
     `max_tokens`. It arrived at `arrived_s` (monotonic); None: when the router gets it.
 
     A `resumable` request outlives its connection. `note` is kept with it for the front end that
-    resumes it. A front end may have drawn the `stream_id`; else the router draws it. The log has
-    its `trace`.
+    resumes it. A front end may have drawn the `stream_id`; else the router draws it. With `timing`
+    the Summary has the stages of each choice. The log has its `trace`.
     """
 
     prompt: Prompt
@@ -38,6 +38,7 @@ class GenerateRequest:
     progress: bool = False
     arrived_s: float | None = field(default=None, compare=False)
     resumable: bool = False
+    timing: bool = False
     note: str = ""
     stream_id: str = ""
     trace: Trace = NO_TRACE

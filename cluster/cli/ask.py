@@ -7,10 +7,12 @@ import asyncio
 import os
 import sys
 from collections.abc import AsyncIterator, Callable
+from dataclasses import asdict
 from typing import TextIO
 
 from cluster.api import Event, Summary
 from cluster.cli.sampling_options import sampling_of
+from cluster.cli.waterfall import waterfall
 from cluster.client.terminal import Conversation, stream_answer, timing
 from tandem_client import Client
 
@@ -33,11 +35,16 @@ def chat(options: argparse.Namespace) -> int:
 def generate(options: argparse.Namespace) -> int:
     """Continue a text."""
     sampling = sampling_of(options)
+    if options.timing:
+        sampling["timing"] = True
     summary = asyncio.run(
         _print(options, lambda client: client.generate(options.prompt, **sampling))
     )
     if options.timing:
         print(timing(summary), file=sys.stderr)
+        for choice in summary.choices if summary else ():
+            for line in waterfall([asdict(one) for one in choice.stages]):
+                print(line, file=sys.stderr)
     return 0
 
 

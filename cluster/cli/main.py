@@ -10,10 +10,12 @@ import argparse
 import asyncio
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from cluster.cli.command_parser import CommandParser, VersionAction
+from cluster.cli.requests import add_requests
 from cluster.cli.sampling_options import add_sampling
 from cluster.cli.tls_options import add_tls, router_addresses, tls_ca
 from engine.errors import TandemError, Unavailable
@@ -67,27 +69,6 @@ def _serve(options: argparse.Namespace) -> int:
     return 0
 
 
-def _chat(options: argparse.Namespace) -> int:
-    from cluster.cli.ask import chat
-
-    with _router_at(options.addresses[0]):
-        return chat(options)
-
-
-def _generate(options: argparse.Namespace) -> int:
-    from cluster.cli.ask import generate
-
-    with _router_at(options.addresses[0]):
-        return generate(options)
-
-
-def _resume(options: argparse.Namespace) -> int:
-    from cluster.cli.ask import resume
-
-    with _router_at(options.addresses[0]):
-        return resume(options)
-
-
 def _status(options: argparse.Namespace) -> int:
     import json
 
@@ -139,13 +120,6 @@ def _batch(options: argparse.Namespace) -> int:
     return run(options)
 
 
-def _rollout(options: argparse.Namespace) -> int:
-    from cluster.cli.rollout import run
-
-    with _router_at(options.address):
-        return run(options)
-
-
 def _role(options: argparse.Namespace) -> int:
     from cluster.client.admin_client import request_role
 
@@ -155,11 +129,15 @@ def _role(options: argparse.Namespace) -> int:
     return 0
 
 
-def _purge(options: argparse.Namespace) -> int:
-    from cluster.cli.purge import run
+def _calling(module: str, name: str = "run") -> Callable[[argparse.Namespace], int]:
+    """The function of that name in a module of `cluster.cli`, for a command that calls a router."""
 
-    with _router_at(options.address):
-        return run(options)
+    def run(options: argparse.Namespace) -> int:
+        found = getattr(import_module(f"cluster.cli.{module}"), name)
+        with _router_at(options.address):
+            return int(found(options))
+
+    return run
 
 
 class _router_at:  # noqa: N801
@@ -190,16 +168,20 @@ def build_parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     _add_serve(commands)
-    chat = _add_client(commands, "chat", _chat, "Talk with the model.", several=True)
+    chat = _add_client(
+        commands, "chat", _calling("ask", "chat"), "Talk with the model.", several=True
+    )
     chat.add_argument("prompt", nargs="?", help="ask this and exit; without it, a conversation")
     chat.add_argument("--system", help="a system message to begin with")
     add_sampling(chat)
-    generate = _add_client(commands, "generate", _generate, "Continue a text.", several=True)
+    generate = _add_client(
+        commands, "generate", _calling("ask", "generate"), "Continue a text.", several=True
+    )
     generate.add_argument("prompt", metavar="PROMPT", help="the text to continue")
     generate.add_argument("--timing", action="store_true", help="print timings to stderr")
     add_sampling(generate)
     text = "Print the rest of a resumable stream."
-    resume = _add_client(commands, "resume", _resume, text, several=True)
+    resume = _add_client(commands, "resume", _calling("ask", "resume"), text, several=True)
     resume.add_argument("stream", metavar="ID", help="its id, as `--resumable` prints it")
     text = "the tokens of each choice that you have; default: none"
     resume.add_argument("--have", type=int, nargs="+", metavar="N", help=text)
@@ -209,16 +191,25 @@ def build_parser() -> argparse.ArgumentParser:
     role.add_argument("replica", metavar="REPLICA", help="its id, as `tandem status` shows it")
     role.add_argument("role", metavar="ROLE", help="prefill, decode or both")
     text = "Another model or configuration for a cluster of `tandem serve`, as it serves."
-    rollout = _add_client(commands, "rollout", _rollout, text)
+    rollout = _add_client(commands, "rollout", _calling("rollout"), text)
     rollout.add_argument("--config", metavar="FILE", help="the YAML configuration, all of it")
     rollout.add_argument("--model", metavar="PATH", help="folder of the model")
     text = "allow fewer keys, certificates or limits on who may call, and print what that is"
     rollout.add_argument("--weaken-security", action="store_true", help=text)
     rollout.set_defaults(restart=False)
     text = "Replace all replicas and routers of `tandem serve` by new ones, as it serves."
-    _add_client(commands, "restart", _rollout, text).set_defaults(restart=True)
-    purge = _add_client(commands, "purge", _purge, "Purge the cached KV of a tenant.")
+    _add_client(commands, "restart", _calling("rollout"), text).set_defaults(restart=True)
+    purge = _add_client(commands, "purge", _calling("purge"), "Purge the cached KV of a tenant.")
     purge.add_argument("tenant", metavar="TENANT", help="whose cached KV is hidden and overwritten")
+    text = "List requests that ended on a router: when, where, and how long each stage took."
+    listed = _add_client(
+        commands, "requests", _calling("requests", "list_requests"), text, several=True
+    )
+    text = "Show where the time of one request went, and what it waited behind."
+    explained = _add_client(
+        commands, "explain", _calling("requests", "explain"), text, several=True
+    )
+    add_requests(listed, explained)
     _add_client(commands, "stop", _stop, "End the cluster that `tandem serve` started.")
     _add_keys(commands)
     text = "Make the secret of a cluster on several hosts (security.secret_file)."

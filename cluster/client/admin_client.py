@@ -1,4 +1,4 @@
-"""A client of a router's admin service: status, stop, rollout, and the role of a replica.
+"""A client of a router's admin service: status, stop, rollout, the role of a replica, requests.
 
 Each call carries an operator's key: the given one, or that of this user
 (`cluster/tenants/operator_key.py`).
@@ -6,6 +6,7 @@ Each call carries an operator's key: the given one, or that of this user
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -67,6 +68,14 @@ async def request_purge(
     request = router_pb2.PurgeRequest(tenant=tenant)
     answer: router_pb2.PurgeResponse = await _call("Purge", request, address, key, 2 * _TIMEOUT_S)
     return answer
+
+
+async def list_requests(
+    address: Address, wanted: router_pb2.ListRequestsRequest, key: str | None = None
+) -> list[dict[str, Any]]:
+    """The rows of requests that ended on that router, as plain data; raises a TandemError."""
+    answer: router_pb2.ListRequestsResponse = await _call("ListRequests", wanted, address, key)
+    return [json.loads(row) for row in answer.rows]
 
 
 def _as_number(address: Address) -> RouterAddress:

@@ -19,6 +19,7 @@ from cluster.config.deployment import DirectoryConfig, RayConfig
 from cluster.config.endpoints import ENDPOINTS, EndpointConfig
 from cluster.config.error_messages import describe
 from cluster.config.journal import JournalConfig
+from cluster.config.request_log import RequestLogConfig
 from cluster.config.router import KEYS_IN_REDIS, RouterConfig
 from cluster.config.security import SecurityConfig
 from cluster.config.source import merge_overrides, read_document
@@ -61,6 +62,8 @@ class TandemConfig:
     """Where the router listens, and how much it takes on."""
     journal: JournalConfig = field(default_factory=JournalConfig)
     """Resumable streams."""
+    request_log: RequestLogConfig = field(default_factory=RequestLogConfig)
+    """The rows of requests that ended."""
     ray: RayConfig = field(default_factory=RayConfig)
     """The Ray cluster that runs the replicas."""
     endpoints: dict[str, EndpointConfig] = field(default_factory=lambda: dict(ENDPOINTS))
@@ -166,8 +169,8 @@ def load_config(
 ) -> TandemConfig:
     """Read a YAML file, lay `overrides` (dotted key → value) over it, and check all of it.
 
-    The paths of the model, the keys, the secret and the certificates come back absolute, as
-    replicas run in other folders. Raises ConfigError.
+    The paths of the model, the keys, the secret, the certificates and the request log come back
+    absolute, as replicas run in other folders. Raises ConfigError.
     """
     document = read_document(Path(path)) if path is not None else {}
     document = merge_overrides(document, overrides or {})
@@ -178,8 +181,11 @@ def load_config(
     security = config.security
     if security.secret_file is not None:
         security = replace(security, secret_file=_absolute(security.secret_file))
+    rows = config.request_log
+    if rows.folder is not None:
+        rows = replace(rows, folder=_absolute(rows.folder))
     model, tls = replace(config.model, path=located(config.model.path)), config.tls.located()
-    return replace(config, router=router, model=model, security=security, tls=tls)
+    return replace(config, router=router, model=model, security=security, tls=tls, request_log=rows)
 
 
 def parse_config(document: Mapping[str, Any], source: str = "configuration") -> TandemConfig:

@@ -46,6 +46,8 @@ def _weakenings(running: TandemConfig, requested: TandemConfig) -> Iterator[str]
     before, after = running.kv.transport, requested.kv.transport
     if _protection(after) < _protection(before):
         yield f"kv.transport: {before} becomes {after}, which more processes can read"
+    if requested.request_log.texts and not running.request_log.texts:
+        yield "request_log.texts: operators and files get the texts of prompts and answers"
 
 
 def _of_keys(before: RouterConfig, after: RouterConfig) -> Iterator[str]:

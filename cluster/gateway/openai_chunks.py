@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from operator import itemgetter
 from typing import Any, Protocol
 
-from cluster.api import Progress, Summary, Tokens, ToolCallDelta
+from cluster.api import ChoiceSummary, Progress, Summary, Tokens, ToolCallDelta
 from cluster.api.chats.tools import whole_calls
 from cluster.api.requests import TokenOffsets
 from engine.errors import Internal
@@ -161,16 +162,18 @@ class CompletionForm:
 
 @dataclass(slots=True)
 class UsageCount:
-    """The tokens of all prompts of a reply, from their summaries."""
+    """The tokens and the times of all prompts of a reply, from their summaries."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
     summaries: int = 0
+    timed: list[tuple[int, Summary]] = field(default_factory=list)
 
-    def add(self, summary: Summary) -> None:
-        """Add the tokens of one prompt."""
+    def add(self, summary: Summary, prompt_index: int = 0) -> None:
+        """Add the tokens of the prompt of that number."""
         self.summaries += 1
+        self.timed.append((prompt_index, summary))
         self.prompt_tokens += summary.prompt_tokens
         self.completion_tokens += summary.completion_tokens
         self.cached_tokens += summary.cached_tokens
@@ -185,6 +188,19 @@ class UsageCount:
         details = {"prompt_tokens_details": {"cached_tokens": self.cached_tokens}}
         return usage_json(self.prompt_tokens, self.completion_tokens) | details
 
+    def timing(self, n: int) -> Json:
+        """`timing`: the stages of each choice, in seconds since the request arrived.
+
+        A prompt has `n` choices.
+        """
+        choices = [
+            timing_json(one, number * n + one.choice)
+            for number, summary in sorted(self.timed, key=itemgetter(0))
+            for one in summary.choices
+        ]
+        total_s = max((summary.total_s for _, summary in self.timed), default=0.0)
+        return {"total_s": round(total_s, 6), "choices": choices}
+
 
 CHAT = ChatForm()
 COMPLETION = CompletionForm()
@@ -196,6 +212,21 @@ def usage_json(prompt_tokens: int, completion_tokens: int) -> Json:
         "prompt_tokens": prompt_tokens,
         "completion_tokens": completion_tokens,
         "total_tokens": prompt_tokens + completion_tokens,
+    }
+
+
+def timing_json(summary: ChoiceSummary, choice: int) -> Json:
+    """The times of choice number `choice`, rounded to microseconds."""
+    stages = [
+        {"stage": one.stage, "begin_s": round(one.begin_s, 6), "end_s": round(one.end_s, 6)}
+        for one in summary.stages
+    ]
+    return {
+        "choice": choice,
+        "prefill_replica": summary.prefill_replica,
+        "decode_replica": summary.decode_replica,
+        "ttft_s": round(summary.ttft_s, 6),
+        "stages": stages,
     }
 
 

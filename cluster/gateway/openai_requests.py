@@ -72,6 +72,7 @@ class OpenAICall:
     include_usage: bool
     token_ids: bool = False
     continuous_usage: bool = False
+    timing: bool = False
 
     @property
     def n(self) -> int:
@@ -105,6 +106,7 @@ class OpenAIRequest(BaseModel):
     request_id: str = ""
     progress: bool = False
     resumable: bool = False
+    timing: bool = False
     return_token_ids: bool = False
     response_format: Annotated[Grammar | None, PlainValidator(read_response_format)] = None
     structured_outputs: Annotated[Grammar | None, PlainValidator(read_structured_outputs)] = None
@@ -140,14 +142,9 @@ class OpenAIRequest(BaseModel):
         `arrived_s` and `trace` are as in GenerateRequest.
         """
         name = check_request_id(self.request_id) or request_id
-        if self.stream_options is not None and not self.stream:
-            raise InvalidRequest(
-                "stream_options is allowed with stream only", field="stream_options"
-            )
-        if self.progress and not self.stream:
-            raise InvalidRequest("progress is allowed with stream only", field="progress")
-        if self.resumable and not self.stream:
-            raise InvalidRequest("resumable is allowed with stream only", field="resumable")
+        for field in ("stream_options", "progress", "resumable"):
+            if getattr(self, field) not in (None, False) and not self.stream:
+                raise InvalidRequest(f"{field} is allowed with stream only", field=field)
         options = self.stream_options or {}
         include_usage = options.get("include_usage", False)
         return OpenAICall(
@@ -157,6 +154,7 @@ class OpenAIRequest(BaseModel):
             include_usage=include_usage,
             token_ids=self.return_token_ids,
             continuous_usage=include_usage and options.get("continuous_usage_stats", False),
+            timing=self.timing,
         )
 
     def _requests(
@@ -182,6 +180,7 @@ class OpenAIRequest(BaseModel):
             tenant=check_tenant(tenant),
             progress=self.progress,
             resumable=self.resumable,
+            timing=self.timing,
             arrived_s=arrived_s,
             trace=trace,
         )
@@ -265,8 +264,8 @@ class CompletionRequest(OpenAIRequest):
     def _prompts(self) -> tuple[Prompt, ...]:
         if not self.echo:
             return self.prompt
-        if self.stream or self.n != 1:
-            field = "stream" if self.stream else "n"
+        if self.stream or self.n != 1 or self.timing:
+            field = "stream" if self.stream else "n" if self.n != 1 else "timing"
             raise InvalidRequest(f"{field} is not supported with echo", field=field)
         return tuple(ScorePrompt(prompt, top=self.logprobs or 0) for prompt in self.prompt)
 

@@ -70,7 +70,7 @@ class OpenAIReply:
                 elif isinstance(event, Started):
                     self._model = event.model or self._model
                 elif isinstance(event, Summary):
-                    self._usage.add(event)
+                    self._usage.add(event, prompt_index)
         self._usage.check(len(self._call.requests))
         if numbers + self._usage.completion_tokens <= _FEW_TOKENS:
             return dump(self._document())
@@ -82,7 +82,8 @@ class OpenAIReply:
 
     def _document(self) -> Json:
         choices = [self._whole_choice(number, one) for number, one in enumerate(self._choices)]
-        return {
+        timing = {"timing": self._usage.timing(self._call.n)} if self._note.timing else {}
+        return timing | {
             "id": self._note.layout.prefix + self._call.request_id,
             "object": self._note.layout.whole_object,
             "created": self._note.created,

@@ -159,7 +159,7 @@ class Messages:
             case Resumability(suspended):
                 return self._message("resumability") | {"suspended": suspended}
             case Summary():
-                self._usage.add(event)
+                self._usage.add(event, prompt_index)
                 return None
             case Heartbeat() | Scored():
                 return None  # the socket's own pings are sent in any case
@@ -167,7 +167,8 @@ class Messages:
     def end(self) -> Json:
         """The last message; Internal where a summary is missing."""
         self._usage.check(self._prompts)
-        return self._message("end") | {"usage": self._usage.json()}
+        end = self._message("end") | {"usage": self._usage.json()}
+        return end | {"timing": self._usage.timing(self._note.n)} if self._note.timing else end
 
     def _tokens(self, prompt_index: int, event: Tokens) -> Json:
         if event.choice >= self._note.n:

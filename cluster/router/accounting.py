@@ -6,26 +6,41 @@ statistics of its endpoint's canary, and as one row of the request log.
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
 
+from cluster.admission.assignment import QueueWait
 from cluster.admission.refusals import Refused, is_fault
 from cluster.api import GenerateRequest, Summary
 from cluster.api.tracing import NO_TRACE, Trace
 from cluster.router.canary.routing import CanaryRoute, CanaryRouting
-from cluster.telemetry import request_log
+from cluster.router.stream_metrics import StreamMetrics
 from cluster.telemetry import router_metrics as metrics
 from cluster.telemetry.labels import Labels, RequestLabels
+from cluster.telemetry.request_log import RequestLog
+from cluster.telemetry.requests.row import ChoiceRow, RequestRow
 from engine.errors import Overloaded, TandemError
 from protos.status import one_line
+
+log = logging.getLogger(__name__)
+
+# From monotonic time to seconds since the epoch; one value, so that rows can be compared.
+_EPOCH_S = time.time() - time.monotonic()
+# Bound: tokens of a prompt and of an answer in a row.
+_SHOWN_TOKENS = 1024
 
 
 @dataclass(slots=True)
 class RequestAccount:
     """One request: the tenant it counts for, its route, and when it arrived (monotonic).
 
-    `ttft_s` is the time to the first token of its first choice that has one.
+    `ttft_s` is the time to the first token of its first choice that has one. `streams` are those of
+    its admitted choices, and `first_output` the tokens of the first one. With `timing` its client
+    gets the stages of each choice.
     """
 
     request_id: str
@@ -35,6 +50,11 @@ class RequestAccount:
     began_s: float = field(default_factory=time.monotonic)
     ttft_s: float | None = None
     trace: Trace = NO_TRACE
+    timing: bool = False
+    prompt_ids: Sequence[int] | None = None
+    first_output: Sequence[int] = ()
+    wait: QueueWait = field(default_factory=QueueWait)
+    streams: list[StreamMetrics] = field(default_factory=list)
 
     def first_token(self, ttft_s: float) -> None:
         """Note the first token of the request; first tokens of further choices are ignored."""
@@ -45,7 +65,8 @@ class RequestAccount:
 class RequestAccounting:
     """Opens an account for each request, and closes it with the outcome of the request.
 
-    `endpoint_of` names the endpoint that a request goes to, configured or not.
+    `endpoint_of` names the endpoint that a request goes to, configured or not. `cost_of` is the
+    cost of choices, and `text_of` the text of tokens; without them rows have no cost and no text.
     """
 
     def __init__(
@@ -53,7 +74,13 @@ class RequestAccounting:
         labels: RequestLabels,
         canaries: CanaryRouting,
         endpoint_of: Callable[[GenerateRequest], str],
+        log: RequestLog | None = None,
+        cost_of: Callable[[Iterable[ChoiceRow]], float] | None = None,
+        text_of: Callable[[Sequence[int]], str] | None = None,
     ) -> None:
+        self._cost_of = cost_of
+        self._text_of = text_of
+        self.log = log or RequestLog()
         self._labels = labels
         self._canaries = canaries
         self._endpoint_of = endpoint_of
@@ -63,27 +90,50 @@ class RequestAccounting:
         labels = self._labels.of(request, tenant)
         route = self._canaries.route(self._endpoint_of(request), tenant, request_id)
         began_s = time.monotonic() if request.arrived_s is None else request.arrived_s
-        return RequestAccount(request_id, tenant, labels, route, began_s, trace=request.trace)
+        trace, timing = request.trace, request.timing
+        return RequestAccount(
+            request_id, tenant, labels, route, began_s, trace=trace, timing=timing
+        )
 
     def turned_away(self, account: RequestAccount, error: TandemError) -> None:
         """Count a request that never began. It belongs to no arm of a canary."""
         outcome = type(error).__name__
         metrics.REQUESTS.inc(outcome=outcome, **account.labels)
         account.route = replace(account.route, arm=None)
-        request_log.write(_row(account, outcome, error))
+        self._write(account, outcome, error)
 
     def ended(self, account: RequestAccount, outcome: str, last: Summary | TandemError) -> None:
         """Count a request that has ended with its summary or with an error."""
-        labels, row = account.labels, _row(account, outcome, last)
+        labels = account.labels
         if isinstance(last, Summary):
             metrics.TOTAL.observe(last.total_s, **labels)
-            row = row.finished(last)
         elif isinstance(last, Overloaded):
             reason = last.reason if isinstance(last, Refused) else "replica_full"
             metrics.REFUSED.inc(reason=reason, **labels)
         metrics.REQUESTS.inc(outcome=outcome, **labels)
         self._judge(account, outcome, last)
-        request_log.write(row)
+        self._write(account, outcome, last)
+
+    def _write(self, account: RequestAccount, outcome: str, last: Summary | TandemError) -> None:
+        """Give the request's row to the log. A fault in it takes no answer from a client."""
+        try:
+            self._log_row(account, outcome, last)
+        except Exception:
+            log.exception("a row was not made", extra={"request_id": account.request_id})
+
+    def _log_row(self, account: RequestAccount, outcome: str, last: Summary | TandemError) -> None:
+        texts: dict[str, str] = {}
+        if self._text_of is not None:
+            texts["prompt"] = self._text_of((account.prompt_ids or ())[:_SHOWN_TOKENS])
+            texts["answer"] = self._text_of(account.first_output[:_SHOWN_TOKENS])
+        row = _row(account, outcome, last, **texts)
+        if self._cost_of is not None:
+            row = replace(row, cost=self._cost_of(row.choices))
+        number = self.log.add(row)
+        if not isinstance(last, Summary):
+            # The replicas tell later that they have freed its blocks.
+            for stream in account.streams:
+                stream.times.on_vacated = partial(self.log.vacated, number)
 
     def _judge(self, account: RequestAccount, outcome: str, last: Summary | TandemError) -> None:
         """Tell the canary's judge. A cancelled request without a token counts with its wait."""
@@ -95,18 +145,39 @@ class RequestAccounting:
 
 
 def _row(
-    account: RequestAccount, outcome: str, last: Summary | TandemError
-) -> request_log.RequestRow:
-    route = account.route
-    return request_log.RequestRow(
+    account: RequestAccount, outcome: str, last: Summary | TandemError, **more: Any
+) -> RequestRow:
+    route, wait = account.route, account.wait
+    choices = tuple(stream.row() for stream in account.streams)
+    if isinstance(last, TandemError):
+        more |= _of_error(last)
+        total_s = time.monotonic() - account.began_s
+        tokens = sum(one.completion_tokens for one in choices) if choices else None
+    else:
+        tokens, total_s = last.completion_tokens, last.total_s
+    return RequestRow(
         account.request_id,
         route.endpoint,
         route.config,
         outcome,
         account.tenant,
-        reason=one_line(last.message) if isinstance(last, TandemError) else None,
-        decided_s=last.decided_s if isinstance(last, Refused) else None,
-        arm=route.arm,
+        account.labels["lane"],
+        route.arm,
+        received_at=account.began_s + _EPOCH_S,
+        total_s=total_s,
+        waited_for=wait.reason,
+        queued_before=wait.queued_before,
+        prompt_tokens=None if account.prompt_ids is None else len(account.prompt_ids),
+        completion_tokens=tokens,
         x_request_id=account.trace.request_id or None,
         traceparent=account.trace.parent or None,
+        choices=choices,
+        **more,
     )
+
+
+def _of_error(error: TandemError) -> dict[str, Any]:
+    known = {"reason": one_line(error.message), "retry_after_s": error.retry_after_s}
+    if isinstance(error, Refused):
+        known |= {"refused_for": error.reason, "decided_s": error.decided_s}
+    return known

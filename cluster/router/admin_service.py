@@ -1,4 +1,7 @@
-"""The admin service of a router: `tandem status`, `role`, `rollout`, `restart`, `purge`, `stop`."""
+"""The admin service of a router: `tandem status`, `role`, `rollout`, `restart`, `purge`, `stop`.
+
+It also lists the rows of the request log (`cluster/router/rows/row_service.py`).
+"""
 
 from __future__ import annotations
 
@@ -35,8 +38,10 @@ from cluster.gateway.grpc_methods import (
 )
 from cluster.replica_record import ReplicaRecord, ReplicaRole
 from cluster.router.canary.routing import CanaryRouting, CanaryState
+from cluster.router.rows.row_service import RowService
 from cluster.rpc.membership import Membership
 from cluster.rpc.role_control import check_flip, request_purge, request_role, working_role
+from cluster.telemetry.requests.store import RequestStore
 from cluster.tenants.api_keys import ApiKeys
 from engine.errors import TandemError, Unavailable
 from protos import router_pb2
@@ -55,7 +60,7 @@ class AdminServicer:
     Each call needs an operator's key. Without one it gets Unauthenticated or PermissionDenied, and
     nothing else is read of it.
     `latest` adds the newest load to a record, because the directory learns of it once a second.
-    `forget_streams` removes a tenant's resumable streams.
+    `forget_streams` removes a tenant's resumable streams. `rows` lists the request log.
     """
 
     def __init__(
@@ -68,7 +73,9 @@ class AdminServicer:
         canaries: CanaryRouting | None = None,
         latest: Callable[[ReplicaRecord], ReplicaRecord] | None = None,
         forget_streams: Callable[[str], Awaitable[int]] | None = None,
+        rows: RequestStore | None = None,
     ) -> None:
+        self._rows = RowService(RequestStore() if rows is None else rows, self._operator)
         self._forget_streams = forget_streams
         self._latest = latest or pools.latest
         self._membership = membership
@@ -88,6 +95,9 @@ class AdminServicer:
             "Rollout": method_handler(form, self.Rollout, router_pb2.RolloutRequest),
             "GiveRole": method_handler(form, self.GiveRole, router_pb2.GiveRoleRequest),
             "Purge": method_handler(form, self.Purge, router_pb2.PurgeRequest),
+            "ListRequests": method_handler(
+                form, self._rows.ListRequests, router_pb2.ListRequestsRequest
+            ),
         }
         return grpc.method_handlers_generic_handler(SERVICE, methods)
 

@@ -21,6 +21,10 @@ from cluster.router.preprocessor import Preprocessor
 from cluster.router.resumable.streams import Journal
 from cluster.rpc.membership import Membership
 from cluster.telemetry.labels import RequestLabels
+from cluster.telemetry.request_log import RequestLog
+from cluster.telemetry.requests.files import RowFiles
+from cluster.telemetry.requests.prices import Prices
+from cluster.telemetry.requests.store import RequestStore
 from engine.kv.prefix_digest import Chain
 from engine.model_description import ModelDescription, describe
 from engine.text.tokenizer import Tokenizer
@@ -75,12 +79,24 @@ def new_preprocessor(config: TandemConfig, model: ServedModel) -> Preprocessor:
 
 
 def new_accounting(
-    config: TandemConfig, canaries: CanaryRouting, preprocessor: Preprocessor
+    config: TandemConfig, router: str, canaries: CanaryRouting, preprocessor: Preprocessor
 ) -> RequestAccounting:
-    """The accounts of requests, with the labels that the configuration allows."""
+    """The accounts of requests, with the labels and the request log of the configuration."""
     endpoints, default = config.endpoints, config.default_endpoint
     labels = RequestLabels(endpoints, default, config.tenants, config.router.metric_tenants)
-    return RequestAccounting(labels, canaries, preprocessor.endpoint_of)
+    wanted = config.request_log
+    store, prices = RequestStore(wanted.rows), Prices(wanted.prefill_price, wanted.decode_price)
+    files = None
+    if wanted.folder is not None:
+        files = RowFiles(wanted, wanted.folder, router, store.get)
+    return RequestAccounting(
+        labels,
+        canaries,
+        preprocessor.endpoint_of,
+        RequestLog(store, files),
+        prices.cost_of if prices.known else None,
+        preprocessor.text if wanted.texts else None,
+    )
 
 
 def new_journal(config: TandemConfig, router: str, model_identity: str) -> Journal | None:

@@ -163,7 +163,7 @@ class ChoiceStream:
             self._hooks.prefilled()
         over = all(one.ended for one in self._calls)
         if over and self._abandoned_s is not None:
-            metrics.TIME_TO_CANCEL.observe(time.monotonic() - self._abandoned_s)
+            self._vacated(time.monotonic() - self._abandoned_s)
         if self._outcome.done():
             return
         # After the last token the loss of a replica is no failure of the choice.
@@ -174,6 +174,12 @@ class ChoiceStream:
         elif over:
             none = Internal("both replicas ended without a finish reason")
             self._settle(self._echo or none)
+
+    def _vacated(self, took_s: float) -> None:
+        """Note how long an abandoned choice kept its replicas."""
+        metrics.TIME_TO_CANCEL.observe(took_s)
+        if self._state.times.on_vacated is not None:
+            self._state.times.on_vacated(took_s)
 
     def _begin(self) -> None:
         prefill, decode = self._streams
@@ -203,10 +209,13 @@ class ChoiceStream:
             times = self._state.times
             times.transfer_s = event.admitted.transfer_s
             times.admission_s = event.admitted.admission_s
+            times.transfer_bytes = event.admitted.bytes
+            times.committed_s = time.monotonic()
         elif kind == "retired":
             times = self._state.times
             times.decode_s = event.retired.decode_s
             times.preemptions = event.retired.preemptions
+            times.retired = event.retired
             self._retired = True
         if self._over:
             self._settle(None)
@@ -222,6 +231,7 @@ class ChoiceStream:
             self._hooks.prefilled()
         times = self._state.times
         times.ttft_s = time.monotonic() - times.began_s
+        times.sent_s, times.prefilled_by = sent_s, self._pair.prefill.id
         times.queue_s = sent_s - times.began_s + first.queue_s
         times.prefill_s = first.prefill_s
         times.cached_tokens = first.cached_tokens

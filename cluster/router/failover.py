@@ -99,6 +99,7 @@ class Failover:
             except ChoiceMoved:
                 continue
             except (ReplicaLost, TransferFailed) as error:
+                state.times.losses.append(time.monotonic())
                 losses = _Losses(losses.count + 1, time.monotonic())
                 cause: TandemError = error
             except Overloaded as error:
@@ -106,6 +107,7 @@ class Failover:
                 if not losses.count or time.monotonic() >= losses.last_s + self._timeout_s:
                     raise
                 losses.refused.add(assignment.plan.pair.decode.id)
+                state.times.retries += 1
                 cause = error
             assignment.release_load()
             if losses.count > MOST_LOSSES or not self._timeout_s:

@@ -29,7 +29,8 @@ from cluster.router.event_buffer import EventBuffer
 from cluster.router.failover import Failover
 from cluster.router.preprocessor import Preprocessor
 from cluster.router.resume_state import ChoiceSoFar, PreparedRequest, ResumeState
-from cluster.router.stream_metrics import StageTimes, StreamMetrics
+from cluster.router.rows.stage_times import StageTimes
+from cluster.router.stream_metrics import StreamMetrics
 from cluster.telemetry import router_metrics as metrics
 from engine.errors import DeadlineExceeded, PromptTooLong
 
@@ -83,9 +84,10 @@ class RequestPhases:
             if prepared.delivery.at_end:
                 events.keep_text()
             seed, prompt_tokens = prepared.sampling.seed or 0, len(prepared.prompt_ids)
+            account.prompt_ids = prepared.prompt_ids
             wanted = placement_request(prepared, account.began_s, account.tenant, request)
             tell = events.put if prepared.delivery.progress else None
-            assignments = await self._admission.enter(wanted, tell)
+            assignments = await self._admission.enter(wanted, tell, account.wait)
             metrics.PROMPT_TOKENS.inc(prompt_tokens, **account.labels)
             try:
                 name = self._preprocessor.model.name
@@ -117,6 +119,7 @@ class RequestPhases:
         left_s = max(_LEAST_REST_S, self._timeout_s - (time.monotonic() - account.began_s))
         async with self._within(left_s, request):
             prepared = await self._prepare(request, account.request_id)
+            account.prompt_ids = prepared.prompt_ids
             wanted = one_of(placement_request(prepared, account.began_s, account.tenant, request))
             runs = []
             for choice, one in enumerate(so_far):
@@ -180,8 +183,10 @@ class RequestPhases:
             emit = DecodeProgress(emit, prepared.sampling.max_tokens or 1)
         if prepared.lane != "batch":
             state.left_s = max(0.0, assignment.plan.forecast.deadline_s - time.monotonic())
-        began_s = state.times.began_s
-        stream = StreamMetrics(account.labels, assignment, began_s, emit, prepared.form)
+        form, choice = prepared.form, state.choice
+        stream = StreamMetrics(account.labels, assignment, state.times, emit, form, choice)
+        account.streams.append(stream)
+        account.first_output = account.first_output if choice else state.output
         pair, names = assignment.plan.pair, state.named_in_log
         where = {"prefill": pair.prefill.id, "decode": pair.decode.id}
         log.info("request assigned", extra=names | where)
@@ -195,6 +200,7 @@ class RequestPhases:
         try:
             summary = await self._failover.run(state, assignment, stream.take, computed)
             stream.finished(summary)
+            summary = stream.with_stages(summary) if account.timing else summary
             return summary, len(state.output)
         finally:
             stream.close()

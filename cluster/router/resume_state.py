@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from cluster.config.stream_mode import StreamDelivery
 from cluster.placement.types import Pair, PlacementRequest
-from cluster.router.stream_metrics import StageTimes
+from cluster.router.rows.stage_times import StageTimes
 from engine.kv.prefix_digest import DEFAULT_TENANT, Chain
 from engine.types.lane import Lane
 from engine.types.sampling_params import SamplingParams

@@ -49,10 +49,10 @@ _DRAIN_POLL_S = 0.05
 class RouterServer:
     """One router that listens on the configured ports. `RouterServer.start` makes one.
 
-    `router`, `pools`, `placement` and `fairness` are public, so that a running server can be
-    observed. `node` is this host's address for other hosts, if the router listens on all addresses.
-    `wake` starts the first replica of a pool that sleeps. `operators` are hashes of operators' keys
-    besides those that `router.api_keys` names.
+    `router`, `requests`, `pools`, `placement` and `fairness` are public, to be observed. `node` is
+    this host's address for other hosts, if the router listens on all addresses. `wake` starts the
+    first replica of a pool that sleeps. `operators` are hashes of operators' keys besides those
+    that `router.api_keys` names.
     """
 
     def __init__(
@@ -92,13 +92,15 @@ class RouterServer:
         self._exchange = exchange
         self.fairness = exchange.fairness
         preprocessor = assembly.new_preprocessor(config, model)
+        accounting = assembly.new_accounting(config, router_id, exchange.canaries, preprocessor)
+        self.requests = accounting.log
         self.router = Router(
             config.router,
             preprocessor,
             self.pools,
             self.placement,
             self.fairness,
-            assembly.new_accounting(config, exchange.canaries, preprocessor),
+            accounting,
             connector,
             assembly.new_journal(config, exchange.router, self._identity),
         )
@@ -185,6 +187,7 @@ class RouterServer:
         if self._lag is not None:
             self._lag.cancel()
         await self.router.close()
+        await self.requests.close()
         await self._exchange.stop()
         if isinstance(self._keys, SharedKeys):
             await self._keys.stop()
@@ -221,6 +224,7 @@ class RouterServer:
             self._exchange.canaries,
             self._latest,
             self.router.forget_streams,
+            self.requests.store,
         )
         front_ends = await FrontEnds.open(
             config.router,
@@ -231,8 +235,7 @@ class RouterServer:
             self._node,
             config.tls.front_ends,
         )
-        self.grpc_address = front_ends.grpc_address
-        self.http_address = front_ends.http_address
+        self.grpc_address, self.http_address = front_ends.grpc_address, front_ends.http_address
         self._front_ends = front_ends
 
     async def _register(self, start_s: Mapping[str, float]) -> None:
@@ -254,8 +257,7 @@ class RouterServer:
         self._heartbeat.start()
 
     def _start_autoscaling(self) -> None:
-        scaling = self._config.scaling
-        if not scaling.active:
+        if not self._config.scaling.active:
             return
         runner = assembly.new_autoscaling(
             self._config, self.id, self.pools, self._directory, self._wake

@@ -1,80 +1,52 @@
-"""The times of one choice by stage, and the metrics of its stream."""
+"""The metrics of the stream of one choice, and its row in the request log."""
 
 from __future__ import annotations
 
 import time
+from array import array
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 
 from cluster.admission.assignment import Assignment, FirstTokenTiming
 from cluster.api import ChoiceSummary, Progress, Scored, Tokens
 from cluster.parsing.answer_parser import AnswerReader
-from cluster.placement.types import Pair
+from cluster.router.rows.choice_row import choice_row
+from cluster.router.rows.stage_times import StageTimes
 from cluster.telemetry import router_metrics as metrics
 from cluster.telemetry.labels import Labels
+from cluster.telemetry.requests.gaps import StreamGaps
+from cluster.telemetry.requests.row import ChoiceRow
+from cluster.telemetry.requests.stages import stages_of
 
 _LEAST_S = 1e-3
-
-
-@dataclass(slots=True)
-class StageTimes:
-    """The times of a choice for its summary, in seconds as the replicas measured them."""
-
-    began_s: float
-    queue_s: float = 0.0
-    prefill_s: float = 0.0
-    ttft_s: float = 0.0
-    transfer_s: float = 0.0
-    admission_s: float = 0.0
-    decode_s: float = 0.0
-    preemptions: int = 0
-    cached_tokens: int = 0
-
-    def summary(self, choice: int, pair: Pair | None) -> ChoiceSummary:
-        """The times of a finished choice; queue + prefill + first flush = TTFT.
-
-        Without a pair another router saw the choice end, and its replicas are not known.
-        """
-        return ChoiceSummary(
-            choice=choice,
-            queue_s=self.queue_s,
-            prefill_s=self.prefill_s,
-            first_flush_s=self.ttft_s - self.queue_s - self.prefill_s,
-            ttft_s=self.ttft_s,
-            transfer_s=self.transfer_s,
-            decode_admission_s=self.admission_s,
-            decode_s=self.decode_s,
-            preemptions=self.preemptions,
-            prefill_replica=pair.prefill.id if pair else "",
-            decode_replica=pair.decode.id if pair else "",
-            cached_tokens=self.cached_tokens,
-        )
 
 
 class StreamMetrics:
     """Passes a choice's tokens on to `emit` and notes when they came.
 
-    `began_s` is when the request arrived (monotonic). `form` is that of a chat's answer.
+    `times` are those of the choice, on which its stream works. `form` is that of a chat's answer.
     """
 
     def __init__(
         self,
         labels: Labels,
         assignment: Assignment,
-        began_s: float,
+        times: StageTimes,
         emit: Callable[[Scored | Tokens | Progress], None],
         form: str = "",
+        choice: int = 0,
     ) -> None:
         self._answer = AnswerReader(form)
         self._labels = labels
         self._assignment = assignment
-        self._began_s = began_s
+        self._first_plan = None if assignment.failed_over else assignment.plan
+        self._choice = choice
         self._emit = emit
-        self._first_s: float | None = None
-        self._last_s = 0.0
-        self._pause_s = 0.0
+        self._came_s = array("d")
         self._count = 0
-        self._meaningful = False
+        self._gaps: StreamGaps | None = None
+        self._ttfmt_s: float | None = None
+        self.times = times
 
     def take(self, event: Scored | Tokens | Progress) -> None:
         """Pass on an event of the choice."""
@@ -91,17 +63,13 @@ class StreamMetrics:
         if self._assignment.request.scored_from is not None:
             return  # the token behind scores is not part of an answer
         now = time.monotonic()
-        if self._first_s is None:
-            self._first_s = now
-        elif now - self._last_s > self._pause_s:
-            self._pause_s = now - self._last_s
-        self._last_s = now
+        self._came_s.append(now)
         self._count += len(tokens.ids)
-        if not self._meaningful:
+        if self._ttfmt_s is None:
             answer = self._answer.tokens(tokens)
             if is_meaningful(answer.text) or answer.tool_calls:
-                self._meaningful = True
-                metrics.TTFMT.observe(now - self._began_s, **self._labels)
+                self._ttfmt_s = now - self.times.began_s
+                metrics.TTFMT.observe(self._ttfmt_s, **self._labels)
 
     def first(self, first: FirstTokenTiming) -> None:
         """Count the stages of the time to the first token."""
@@ -127,10 +95,28 @@ class StreamMetrics:
     def close(self) -> None:
         """Count the whole choice, whether it finished or not."""
         metrics.ANSWER_TOKENS.inc(self._count, **self._labels)
-        if self._first_s is not None and self._count > 1:
-            itl_s = (self._last_s - self._first_s) / (self._count - 1)
+        came_s, self._gaps = self._came_s, StreamGaps.of(self._came_s)
+        if self._count > 1:
+            itl_s = (came_s[-1] - came_s[0]) / (self._count - 1)
             metrics.INTER_TOKEN_LATENCY.observe(itl_s, **self._labels)
-            metrics.STREAM_PAUSE.observe(self._pause_s, **self._labels)
+            metrics.STREAM_PAUSE.observe(self._gaps.longest_s or 0.0, **self._labels)
+
+    def row(self) -> ChoiceRow:
+        """The row of the choice, as far as it came."""
+        return choice_row(
+            self._choice,
+            self.times,
+            self._assignment,
+            self._first_plan,
+            self._came_s,
+            self._gaps or StreamGaps.of(self._came_s),
+            self._count,
+            self._ttfmt_s,
+        )
+
+    def with_stages(self, summary: ChoiceSummary) -> ChoiceSummary:
+        """The summary of the choice with its stages."""
+        return replace(summary, stages=stages_of(self.row()))
 
 
 def is_meaningful(text: str) -> bool:

@@ -1,4 +1,4 @@
-"""The request log: one row for each request that ended, as a line of the log at level info.
+"""The request log: one row for each request that ended, in memory, and as a line at level info.
 
 … info cluster.telemetry.request_log request ended request_id=r-1 endpoint=chat config=3f9a1c02
 outcome=ok …
@@ -6,62 +6,52 @@ outcome=ok …
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from dataclasses import asdict, dataclass, replace
 
-from cluster.api import Summary
+from cluster.telemetry.requests.files import RowFiles
+from cluster.telemetry.requests.row import RequestRow, brief
+from cluster.telemetry.requests.store import RequestStore
 
 log = logging.getLogger(__name__)
 
-_STAGES = ("queue_s", "prefill_s", "first_flush_s", "ttft_s")
+# What the line has of a row.
+_LOGGED = (
+    *("request_id", "endpoint", "config", "outcome", "tenant", "reason", "decided_s", "arm"),
+    *("prompt_tokens", "completion_tokens", "queue_s", "prefill_s", "first_flush_s", "ttft_s"),
+    *("total_s", "x_request_id", "traceparent"),
+)
 
 
-@dataclass(frozen=True, slots=True)
-class RequestRow:
-    """The outcome of a request: how it came in, how it ended, and its times by stage.
+class RequestLog:
+    """Takes the row of each request that ended. With `files` it is written there, too."""
 
-    `config` is the version of the configuration that served it (`cluster/config/version.py`), `arm`
-    is `stable` or `canary`, where the endpoint has a canary.
-    Times in seconds are those of the first choice, queue + prefill + first flush = ttft; None where
-    the request did not get so far. `reason` is the message that the client got with an error, and
-    `decided_s` the time from arrival to the decision to refuse the request. `x_request_id` and
-    `traceparent` are the client's own ids (`cluster/api/tracing.py`).
-    """
+    def __init__(self, store: RequestStore | None = None, files: RowFiles | None = None) -> None:
+        self._files = files
+        self.store = RequestStore() if store is None else store
 
-    request_id: str
-    endpoint: str
-    config: str
-    outcome: str
-    tenant: str = ""
-    reason: str | None = None
-    decided_s: float | None = None
-    arm: str | None = None
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    queue_s: float | None = None
-    prefill_s: float | None = None
-    first_flush_s: float | None = None
-    ttft_s: float | None = None
-    total_s: float | None = None
-    x_request_id: str | None = None
-    traceparent: str | None = None
+    def add(self, row: RequestRow) -> int:
+        """Keep a row; returns its number, for `vacated`."""
+        write(row)
+        number = self.store.add(row)
+        if self._files is not None:
+            self._files.put(number)
+        return number
 
-    def finished(self, summary: Summary) -> RequestRow:
-        """The row with the times and counts of the summary."""
-        row = replace(
-            self,
-            prompt_tokens=summary.prompt_tokens,
-            completion_tokens=summary.completion_tokens,
-            total_s=summary.total_s,
-        )
-        if not summary.choices:
-            return row
-        first = summary.choices[0]
-        return replace(row, **{name: getattr(first, name) for name in _STAGES})
+    def vacated(self, number: int, seconds: float) -> None:
+        """Note the time to cancel of a request that was cancelled, once it is known."""
+        self.store.vacated(number, seconds)
+
+    async def close(self) -> None:
+        """End the files, once their last rows are written. Idempotent."""
+        files, self._files = self._files, None
+        if files is not None:
+            await asyncio.to_thread(files.close)
 
 
 def write(row: RequestRow) -> None:
     """Log the row without its unknown fields."""
     if log.isEnabledFor(logging.INFO):
-        known = {name: value for name, value in asdict(row).items() if value is not None}
-        log.info("request ended", extra=known)
+        known = brief(row)
+        extra = {name: known[name] for name in _LOGGED if name in known}
+        log.info("request ended", extra=extra)

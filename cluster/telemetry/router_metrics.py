@@ -110,6 +110,9 @@ ANSWER_TOKENS = Counter(
     "tandem_answer_tokens_total", "Tokens of choices that ended, however they did.", REQUEST
 )
 GENERATED = Counter("tandem_generated_tokens_total", "Tokens received for clients, as they come.")
+ROWS_LOST = Counter(
+    "tandem_request_log_lost_total", "Rows of requests that the files of the request log lack."
+)
 TIME_TO_CANCEL = Histogram(
     "tandem_time_to_cancel_seconds",
     "From a request's abandonment until both pools and the transfer hold nothing of it.",

@@ -30,7 +30,7 @@ FINISH_REASON_LENGTH: FinishReason
 FINISH_REASON_TOOL_CALLS: FinishReason
 
 class GenerateRequest(_message.Message):
-    __slots__ = ("request_id", "model", "endpoint", "text", "token_ids", "chat", "sampling", "n", "tenant", "progress", "resumable")
+    __slots__ = ("request_id", "model", "endpoint", "text", "token_ids", "chat", "sampling", "n", "tenant", "progress", "resumable", "timing")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     ENDPOINT_FIELD_NUMBER: _ClassVar[int]
@@ -42,6 +42,7 @@ class GenerateRequest(_message.Message):
     TENANT_FIELD_NUMBER: _ClassVar[int]
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
     RESUMABLE_FIELD_NUMBER: _ClassVar[int]
+    TIMING_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     model: str
     endpoint: str
@@ -53,7 +54,8 @@ class GenerateRequest(_message.Message):
     tenant: str
     progress: bool
     resumable: bool
-    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., endpoint: _Optional[str] = ..., text: _Optional[str] = ..., token_ids: _Optional[_Union[TokenIds, _Mapping]] = ..., chat: _Optional[_Union[Chat, _Mapping]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., n: _Optional[int] = ..., tenant: _Optional[str] = ..., progress: bool = ..., resumable: bool = ...) -> None: ...
+    timing: bool
+    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., endpoint: _Optional[str] = ..., text: _Optional[str] = ..., token_ids: _Optional[_Union[TokenIds, _Mapping]] = ..., chat: _Optional[_Union[Chat, _Mapping]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., n: _Optional[int] = ..., tenant: _Optional[str] = ..., progress: bool = ..., resumable: bool = ..., timing: bool = ...) -> None: ...
 
 class ResumeRequest(_message.Message):
     __slots__ = ("stream_id", "have")
@@ -301,7 +303,7 @@ class Summary(_message.Message):
     def __init__(self, prompt_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., choices: _Optional[_Iterable[_Union[ChoiceSummary, _Mapping]]] = ..., total_s: _Optional[float] = ...) -> None: ...
 
 class ChoiceSummary(_message.Message):
-    __slots__ = ("choice", "queue_s", "prefill_s", "first_flush_s", "ttft_s", "decode_admission_s", "transfer_s", "decode_s", "preemptions", "prefill_replica", "decode_replica", "cached_tokens")
+    __slots__ = ("choice", "queue_s", "prefill_s", "first_flush_s", "ttft_s", "decode_admission_s", "transfer_s", "decode_s", "preemptions", "prefill_replica", "decode_replica", "cached_tokens", "stages")
     CHOICE_FIELD_NUMBER: _ClassVar[int]
     QUEUE_S_FIELD_NUMBER: _ClassVar[int]
     PREFILL_S_FIELD_NUMBER: _ClassVar[int]
@@ -314,6 +316,7 @@ class ChoiceSummary(_message.Message):
     PREFILL_REPLICA_FIELD_NUMBER: _ClassVar[int]
     DECODE_REPLICA_FIELD_NUMBER: _ClassVar[int]
     CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    STAGES_FIELD_NUMBER: _ClassVar[int]
     choice: int
     queue_s: float
     prefill_s: float
@@ -326,7 +329,18 @@ class ChoiceSummary(_message.Message):
     prefill_replica: str
     decode_replica: str
     cached_tokens: int
-    def __init__(self, choice: _Optional[int] = ..., queue_s: _Optional[float] = ..., prefill_s: _Optional[float] = ..., first_flush_s: _Optional[float] = ..., ttft_s: _Optional[float] = ..., decode_admission_s: _Optional[float] = ..., transfer_s: _Optional[float] = ..., decode_s: _Optional[float] = ..., preemptions: _Optional[int] = ..., prefill_replica: _Optional[str] = ..., decode_replica: _Optional[str] = ..., cached_tokens: _Optional[int] = ...) -> None: ...
+    stages: _containers.RepeatedCompositeFieldContainer[StageTime]
+    def __init__(self, choice: _Optional[int] = ..., queue_s: _Optional[float] = ..., prefill_s: _Optional[float] = ..., first_flush_s: _Optional[float] = ..., ttft_s: _Optional[float] = ..., decode_admission_s: _Optional[float] = ..., transfer_s: _Optional[float] = ..., decode_s: _Optional[float] = ..., preemptions: _Optional[int] = ..., prefill_replica: _Optional[str] = ..., decode_replica: _Optional[str] = ..., cached_tokens: _Optional[int] = ..., stages: _Optional[_Iterable[_Union[StageTime, _Mapping]]] = ...) -> None: ...
+
+class StageTime(_message.Message):
+    __slots__ = ("stage", "begin_s", "end_s")
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    BEGIN_S_FIELD_NUMBER: _ClassVar[int]
+    END_S_FIELD_NUMBER: _ClassVar[int]
+    stage: str
+    begin_s: float
+    end_s: float
+    def __init__(self, stage: _Optional[str] = ..., begin_s: _Optional[float] = ..., end_s: _Optional[float] = ...) -> None: ...
 
 class ScoreRequest(_message.Message):
     __slots__ = ("request_id", "model", "endpoint", "tenant", "inputs", "top")

@@ -17,6 +17,7 @@ from cluster.api import (
     ResumeRequest,
     Scored,
     ScorePrompt,
+    StageTime,
     Started,
     Summary,
     TextPrompt,
@@ -211,8 +212,12 @@ def _scored(prompt: ScorePrompt, tokens: int) -> Scored:
 
 
 def summary_of(request: GenerateRequest, prompt_tokens: int, most: int) -> Summary:
+    stages = (StageTime("prefill", 0.1, 0.3), StageTime("decode", 0.35, 1.35))
     choices = tuple(
-        ChoiceSummary(choice, 0.1, 0.2, 0.05, 0.35, 0.02, 0.01, 1.0, choice, "p0", "d0")
+        ChoiceSummary(
+            *(choice, 0.1, 0.2, 0.05, 0.35, 0.02, 0.01, 1.0, choice, "p0", "d0"),
+            stages=stages if request.timing else (),
+        )
         for choice in range(request.n)
     )
     return Summary(prompt_tokens, most * request.n, choices, 1.5)

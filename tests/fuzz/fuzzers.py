@@ -38,6 +38,7 @@ _ADMIN: dict[str, Callable[[], Message]] = {
     "Rollout": router_pb2.RolloutRequest,
     "Stop": router_pb2.StopRequest,
     "Purge": router_pb2.PurgeRequest,
+    "ListRequests": router_pb2.ListRequestsRequest,
     "Nope": router_pb2.StatusRequest,
 }
 

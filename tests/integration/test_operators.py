@@ -13,6 +13,7 @@ import yaml
 
 from cluster.client.admin_client import (
     fetch_status,
+    list_requests,
     request_purge,
     request_role,
     request_rollout,
@@ -22,6 +23,7 @@ from cluster.config.schema import TandemConfig
 from cluster.discovery.rollout import document_of
 from cluster.tenants.hashed_keys import hash_of
 from engine.errors import InvalidRequest, PermissionDenied, TandemError, Unauthenticated
+from protos.router_pb2 import ListRequestsRequest
 from tests.integration.local import OPERATOR_KEY, cluster
 
 LAUNCHER = "a launcher"
@@ -30,6 +32,7 @@ CALLS = {
     "stop": lambda address, key: request_stop(address, key),
     "role": lambda address, key: request_role(address, "nobody", "decode", key),
     "purge": lambda address, key: request_purge(address, "acme", key),
+    "requests": lambda address, key: list_requests(address, ListRequestsRequest(), key),
     "rollout": lambda address, key: request_rollout(address, "no JSON", key=key),
 }
 
@@ -119,7 +122,7 @@ async def test_bytes_that_are_no_message_tell_a_stranger_nothing(config):
         cluster(config) as local,
         grpc.aio.insecure_channel(local.router.grpc_address) as channel,
     ):
-        for method in ("Status", "Stop", "Rollout", "GiveRole"):
+        for method in ("Status", "Stop", "Rollout", "GiveRole", "ListRequests"):
             call = channel.unary_unary(f"/tandem.internal.v1.Admin/{method}")
             for key, code in (
                 (None, grpc.StatusCode.UNAUTHENTICATED),

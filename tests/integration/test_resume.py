@@ -82,6 +82,11 @@ async def test_streams_go_on_when_their_decode_replica_dies(config, model):
         await asyncio.gather(*(stream.task for stream in streams))
         assert [stream.ids for stream in streams] == [expected(model, p, LONG) for p in PROMPTS]
         assert {stream.summary.decode_replica for stream in streams} == {"decode-0"}
+        choices = [row.choices[0] for row in local.router.requests.store]
+        moved = [one for one in choices if one.failovers]
+        assert moved and {one.decode_replica for one in choices} == {"decode-0"}
+        assert all(one.failover_pause_s > 0 and one.recomputed_tokens > 50 for one in moved)
+        assert not any(one.recomputed_tokens for one in choices if not one.failovers)
         assert not in_use(local.decode[0]) and not in_use(local.prefill[0])
 
 

@@ -69,9 +69,8 @@ class ChunkStream:
         had_all = self._cursor is not None and self._cursor.ended
         if self._cursor is not None:
             self._cursor.ended = True
-        if self._note.include_usage and not had_all:
-            usage = self._envelope() | {"usage": self._usage.json()}
-            yield self._id() + data(usage)
+        if (self._note.include_usage or self._note.timing) and not had_all:
+            yield self._id() + data(self._envelope() | self._ending())
         yield self._id() + DONE
 
     def _other(self, prompt_index: int, event: Event) -> bytes:
@@ -83,7 +82,7 @@ class ChunkStream:
                     self._cursor = StreamCursor(event.stream_id, [0] * self._note.n)
                 return self._id()
             case Summary():
-                self._usage.add(event)
+                self._usage.add(event, prompt_index)
             case _:
                 return self._comment(comment_of(event, prompt_index * self._note.n))
         return b""
@@ -98,6 +97,13 @@ class ChunkStream:
             return written
         self._cursor.add(event)
         return self._id() + written
+
+    def _ending(self) -> Json:
+        """What was asked for of the whole answer, for its last chunk."""
+        ending: Json = {"usage": self._usage.json()} if self._note.include_usage else {}
+        if self._note.timing:
+            ending["timing"] = self._usage.timing(self._note.n)
+        return ending
 
     def _id(self) -> bytes:
         return b"" if self._cursor is None else self._cursor.line()

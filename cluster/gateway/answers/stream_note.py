@@ -16,7 +16,10 @@ from engine.errors import Internal, InvalidRequest
 # The form in the notes of responses: `cluster/gateway/responses/note.py`.
 RESPONSE = "response"
 FORMS: dict[str, Form] = {"chat": CHAT, "completion": COMPLETION}
-_LATER = {"continuous_usage": False}  # fields that notes of earlier versions do not have
+_LATER = {
+    "continuous_usage": False,
+    "timing": False,
+}  # fields that notes of earlier versions do not have
 _KINDS = {
     "form": str,
     "request_id": str,
@@ -26,6 +29,7 @@ _KINDS = {
     "token_ids": bool,
     "logprobs": bool,
     "continuous_usage": bool,
+    "timing": bool,
 }
 
 
@@ -33,7 +37,8 @@ _KINDS = {
 class StreamNote:
     """How an answer is written. `form` is a key of FORMS; `created` is in seconds since the epoch.
 
-    `n` choices answer each prompt. With `continuous_usage` each chunk tells the tokens so far.
+    `n` choices answer each prompt. With `continuous_usage` each chunk tells the tokens so far. With
+    `timing` the end has the stages of each choice.
     """
 
     form: str
@@ -44,6 +49,7 @@ class StreamNote:
     token_ids: bool
     logprobs: bool
     continuous_usage: bool = False
+    timing: bool = False
 
     @classmethod
     def of(cls, form: str, call: OpenAICall) -> Self:
@@ -57,6 +63,7 @@ class StreamNote:
             token_ids=call.token_ids,
             logprobs=call.requests[0].sampling.logprobs is not None,
             continuous_usage=call.continuous_usage,
+            timing=call.timing,
         )
 
     @classmethod

@@ -11,7 +11,7 @@ from cluster.journal.stream import JournaledStream
 from cluster.router.choice_stream import Emit
 from cluster.router.phases import EmitOf
 from cluster.router.resume_state import ChoiceSoFar, ResumeState
-from cluster.router.stream_metrics import StageTimes
+from cluster.router.rows.stage_times import StageTimes
 
 
 def emit_to(stream: JournaledStream) -> EmitOf:

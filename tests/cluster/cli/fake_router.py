@@ -67,6 +67,8 @@ class Admin(router_pb2_grpc.AdminServicer):
         self.authorizations: list[object] = []
         self.weaken_security = self.restart = False
         self.notices: list[str] = []
+        self.rows: list[str] = []
+        self.wanted: list[router_pb2.ListRequestsRequest] = []
 
     def note(self, context: Any) -> None:
         self.authorizations.append(dict(context.invocation_metadata()).get("authorization"))
@@ -104,6 +106,13 @@ class Admin(router_pb2_grpc.AdminServicer):
         if self.refusal is not None:
             await context.abort(grpc.StatusCode.NOT_FOUND, self.refusal)
         return router_pb2.GiveRoleResponse(before="prefill")
+
+    async def ListRequests(  # noqa: N802
+        self, request: router_pb2.ListRequestsRequest, context: Any
+    ) -> router_pb2.ListRequestsResponse:
+        self.note(context)
+        self.wanted.append(request)
+        return router_pb2.ListRequestsResponse(rows=self.rows, held=len(self.rows))
 
     async def Stop(self, request: Any, context: Any) -> router_pb2.StopResponse:  # noqa: N802
         self.note(context)

@@ -31,7 +31,14 @@ def test_wrong_arguments_are_one_line(
 
 @pytest.mark.parametrize(
     ("arguments", "expected"),
-    [(["generate", "x"], 2), (["chat", "x"], 2), (["stop"], 2), (["status"], 1)],
+    [
+        (["generate", "x"], 2),
+        (["chat", "x"], 2),
+        (["stop"], 2),
+        (["status"], 1),
+        (["requests"], 2),
+        (["explain", "x"], 2),
+    ],
 )
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
 def test_no_router_is_one_line_that_says_what_to_do(

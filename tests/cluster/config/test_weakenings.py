@@ -80,9 +80,17 @@ def test_a_transport_that_more_processes_can_read_is_named():
     assert line.startswith("kv.transport: shared_memory becomes gloo")
 
 
+def test_texts_in_the_request_log_are_a_weakening():
+    texts = parse_config({"request_log": {"texts": True}})
+    (line,) = weakenings(TandemConfig(), texts)
+    assert line.startswith("request_log.texts:")
+    assert weakenings(texts, TandemConfig()) == weakenings(texts, texts) == []
+
+
 # The keys of the sections in which a key can protect: each is weighed, kept by a rollout, or does
 # not protect. A new key must be put into one of the lists.
 WEIGHED = {"router.api_keys", "router.hosts", "router.origins", "kv.transport"}
+WEIGHED |= {"request_log.texts"}
 KEPT = {"router.host", "router.http_port", "router.grpc_port"}
 KEPT |= {"ray.address", "ray.dashboard_host", "ray.dashboard_port"}
 KEPT_SECTIONS = {"directory", "security", "tls"}
@@ -96,6 +104,9 @@ UNPROTECTING = {
     "kv": {
         "block_size", "blocks", "memory_fraction", "parked_fraction", "lease_s", "silence_s",
         "prefix_cache", "warm_prefixes",
+    },
+    "request_log": {
+        "rows", "folder", "file_bytes", "file_s", "keep_files", "prefill_price", "decode_price",
     },
     "model": {
         "path", "name", "dtype", "context_tokens", "forward", "operations", "step_timeout_s",

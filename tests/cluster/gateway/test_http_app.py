@@ -197,6 +197,26 @@ async def test_usage_comes_with_each_chunk_where_it_is_asked_for(client):
     assert '"usage"' not in reply.text
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_the_times_of_each_choice_come_where_they_are_asked_for(client, stream):
+    body = {"prompt": ["a b", "c"], "n": 2, "max_tokens": 2, "stream": stream}
+    reply = await client.post(TEXT, json=body | {"timing": True})
+    if stream:
+        lines = reply.text.split("\n\n")[:-2]
+        assert ["timing" in line for line in lines] == [False] * (len(lines) - 1) + [True]
+        found = json.loads(lines[-1][6:])
+        assert found["choices"] == [] and "usage" not in found
+    else:
+        found = reply.json()
+    timing = found["timing"]
+    assert timing["total_s"] == 1.5
+    assert [choice["choice"] for choice in timing["choices"]] == [0, 1, 2, 3]
+    for choice in timing["choices"]:
+        assert (choice["prefill_replica"], choice["ttft_s"]) == ("p0", 0.35)
+        assert choice["stages"][0] == {"stage": "prefill", "begin_s": 0.1, "end_s": 0.3}
+    assert "timing" not in (await client.post(TEXT, json=body)).text
+
+
 async def test_no_event_has_a_line_end_of_unicode(client, generator):
     ends = "\x85\u2028\u2029"
 

@@ -112,6 +112,14 @@ async def test_a_generation_from_beginning_to_end(socket, generator):
     ]
 
 
+async def test_the_end_has_the_times_where_they_are_asked_for(socket):
+    await say(socket, HELLO | {"id": "a", "max_tokens": 2, "n": 2, "timing": True})
+    (messages,) = (await until_ends(socket)).values()
+    choices = messages[-1]["timing"]["choices"]
+    assert [choice["choice"] for choice in choices] == [0, 1]
+    assert choices[1]["stages"][0] == {"stage": "prefill", "begin_s": 0.1, "end_s": 0.3}
+
+
 async def test_several_at_a_time_each_in_its_order(socket, generator):
     generator.pause_s = 0.001
     for number in range(10):

@@ -10,7 +10,7 @@ from cluster.placement.types import Pair
 from cluster.replica_record import ReplicaRecord
 from cluster.router.choice_stream import ChoiceHooks, ChoiceStream
 from cluster.router.resume_state import PreparedRequest, ResumeState
-from cluster.router.stream_metrics import StageTimes
+from cluster.router.rows.stage_times import StageTimes
 from cluster.telemetry.router_metrics import TIME_TO_CANCEL
 from engine import telemetry
 from engine.errors import Internal, Overloaded, ReplicaLost, TransferFailed

@@ -17,7 +17,7 @@ from cluster.router import failover
 from cluster.router.failover import Failover
 from cluster.router.phases import placement_request
 from cluster.router.resume_state import PreparedRequest, ResumeState
-from cluster.router.stream_metrics import StageTimes
+from cluster.router.rows.stage_times import StageTimes
 from engine.errors import Internal, Overloaded, ReplicaLost, TransferFailed
 from engine.types.sampling_params import SamplingParams
 from engine.types.urgency import Urgency

@@ -11,6 +11,7 @@ from cluster.placement.replica_load import LoadShare
 from cluster.placement.types import Forecast, Pair, PlacementPlan, PlacementRequest
 from cluster.replica_record import ReplicaRecord
 from cluster.router import stream_metrics as stream_record
+from cluster.router.rows.stage_times import StageTimes
 from cluster.router.stream_metrics import StreamMetrics, is_meaningful
 from tests.metrics_page import Recorded, recorded
 
@@ -48,7 +49,7 @@ def begun(
         ask, PlacementPlan(pair, forecast), (hold, hold), BEGAN_S, lambda tokens: None
     )
     sink = [] if emitted is None else emitted
-    return StreamMetrics(LABELS, assignment, BEGAN_S, sink.append, form)
+    return StreamMetrics(LABELS, assignment, StageTimes(BEGAN_S), sink.append, form)
 
 
 def say(record: StreamMetrics, clock: Clock, at_s: float, *texts: str) -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
-from cluster.api import ChoiceSummary, Summary
 from cluster.telemetry import request_log
 from cluster.telemetry.logging_setup import LineFormatter
-from cluster.telemetry.request_log import RequestRow
+from cluster.telemetry.request_log import RequestLog
+from cluster.telemetry.requests.row import ChoiceRow, RequestRow
 
 ROW = RequestRow("r-1", "report", "3f9a1c02", "ok", "acme")
-STAGES = ChoiceSummary(0, 0.5, 0.25, 0.125, 0.875, 0.02, 0.01, 1.0, 0, "p0", "d0")
+TIMES = {"queue_s": 0.5, "prefill_s": 0.25, "first_flush_s": 0.125, "ttft_s": 0.875}
 
 
 def line(row: RequestRow, caplog) -> str:
@@ -20,7 +21,9 @@ def line(row: RequestRow, caplog) -> str:
 
 
 def test_a_finished_request_says_where_its_time_went(caplog) -> None:
-    row = ROW.finished(Summary(7, 3, (STAGES,), 2.0))
+    choice = ChoiceRow(0, "local", admitted_s=0.1, **TIMES)
+    counts = {"prompt_tokens": 7, "completion_tokens": 3, "total_s": 2.0}
+    row = replace(ROW, **counts, choices=(choice,))
     assert line(row, caplog) == (
         "info cluster.telemetry.request_log request ended request_id=r-1 endpoint=report "
         "config=3f9a1c02 "
@@ -54,3 +57,14 @@ def test_no_text_of_a_client_ends_a_line():
     record = logging.makeLogRecord({"msg": f"a{ends}b", "name": "x", "levelname": "INFO"})
     record.reason = f"c{ends}d"
     assert len(LineFormatter().format(record).splitlines()) == 1
+
+
+async def test_a_row_stays_in_memory_and_hears_when_its_replicas_were_free(caplog):
+    log = RequestLog()
+    with caplog.at_level(logging.INFO, "cluster.telemetry.request_log"):
+        number = log.add(ROW)
+    assert [record.getMessage() for record in caplog.records] == ["request ended"]
+    log.vacated(number, 0.5)
+    assert list(log.store) == [replace(ROW, time_to_cancel_s=0.5)]
+    await log.close()
+    await log.close()

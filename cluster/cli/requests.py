@@ -1,0 +1,125 @@
+"""`tandem requests` and `tandem explain`: requests that ended on a router, and why one was slow."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import re
+import time
+from typing import Any
+
+_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_TIMES = ("queue_s", "prefill_s", "first_flush_s", "ttft_s", "gap_p95_s", "ttlt_s")
+_COLUMNS = (
+    *("received", "request", "endpoint", "tenant", "outcome", "prefill", "decode"),
+    *("prompt", "tokens", "queue", "prefill", "flush", "TTFT", "gap p95", "TTLT"),
+)
+_TEXT_COLUMNS = 7  # the first ones are aligned to the left
+_MOST_LIMIT = 1000
+
+
+def add_requests(listed: argparse.ArgumentParser, explained: argparse.ArgumentParser) -> None:
+    """Add the arguments of `tandem requests` and of `tandem explain`."""
+    listed.add_argument("--endpoint", default="", metavar="NAME", help="of this endpoint alone")
+    listed.add_argument("--tenant", default="", metavar="NAME", help="of this tenant alone")
+    listed.add_argument("--slowest", action="store_true", help="the longest TTFT first")
+    listed.add_argument("--failed", action="store_true", help="what did not end well")
+    text = "received in the last 90s, 15m, 2h or 1d"
+    listed.add_argument("--since", type=_seconds, default=0.0, metavar="TIME", help=text)
+    text = f"at most N requests (default: 20; at most {_MOST_LIMIT})"
+    listed.add_argument("--limit", type=_limit, default=20, metavar="N", help=text)
+    explained.add_argument("request", metavar="ID", help="as `tandem requests` shows it")
+    for parser in (listed, explained):
+        parser.add_argument("--json", action="store_true", help="print JSON with all fields")
+
+
+def list_requests(options: argparse.Namespace) -> int:
+    """Print the requests that the options choose, the newest first; of several routers together."""
+    rows = _fetch(
+        options,
+        endpoint=options.endpoint,
+        tenant=options.tenant,
+        failed=options.failed,
+        slowest=options.slowest,
+        since_s=options.since,
+        limit=options.limit,
+    )
+    rows = sorted(rows, key=_slowness if options.slowest else _end, reverse=True)[: options.limit]
+    print(json.dumps(rows, indent=2) if options.json else as_table(rows))
+    return 0
+
+
+def explain(options: argparse.Namespace) -> int:
+    """Print where the time of one request went; NotFound if no router has such a row."""
+    from cluster.cli.waterfall import explained
+    from engine.errors import NotFound
+
+    rows = _fetch(options, request_id=options.request)
+    if not rows:
+        raise NotFound(
+            f"no request {options.request!r} that ended is remembered there; it may have been "
+            "on another router, or too long ago"
+        )
+    print(json.dumps(rows, indent=2) if options.json else "\n\n".join(map(explained, rows)))
+    return 0
+
+
+def as_table(rows: list[dict[str, Any]]) -> str:
+    """The rows as aligned columns, times in milliseconds."""
+    lines = [_COLUMNS, *map(_cells, rows)]
+    widths = [max(len(line[index]) for line in lines) for index in range(len(_COLUMNS))]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if index < _TEXT_COLUMNS else cell.rjust(width)
+            for index, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    )
+
+
+def plain(value: object) -> str:
+    """A value of a row as one line for a terminal."""
+    return "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in str(value))
+
+
+def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+    received = time.strftime("%H:%M:%S", time.localtime(row["received_at"]))
+    outcome = row["outcome"]
+    if row.get("refused_for"):
+        outcome = f"{outcome}: {row['refused_for']}"
+    names = ("request_id", "endpoint", "tenant")
+    where = (row.get("prefill_replica", "-"), row.get("decode_replica", "-"))
+    counts = (row.get("prompt_tokens", "-"), row.get("completion_tokens", "-"))
+    times = (f"{1000 * row[name]:.0f} ms" if name in row else "-" for name in _TIMES)
+    texts = (*(row.get(name, "-") for name in names), outcome, *where, *counts)
+    return (received, *map(plain, texts), *times)
+
+
+def _fetch(options: argparse.Namespace, **wanted: Any) -> list[dict[str, Any]]:
+    from cluster.client.admin_client import list_requests as fetch
+    from protos import router_pb2
+
+    request = router_pb2.ListRequestsRequest(**wanted)
+    return [row for one in options.addresses for row in asyncio.run(fetch(one, request))]
+
+
+def _end(row: dict[str, Any]) -> float:
+    return float(row["received_at"]) + float(row.get("total_s", 0.0))
+
+
+def _slowness(row: dict[str, Any]) -> float:
+    return float(row.get("ttft_s", row.get("total_s", 0.0)))
+
+
+def _seconds(text: str) -> float:
+    found = re.fullmatch(r"(\d{1,9}(?:\.\d{1,6})?)([smhd]?)", text)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{plain(text)[:40]!r} is no time such as 90s or 15m")
+    return float(found[1]) * _UNITS[found[2]]
+
+
+def _limit(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and 1 <= int(text[:9]) <= _MOST_LIMIT):
+        raise argparse.ArgumentTypeError(f"must be a number from 1 to {_MOST_LIMIT}")
+    return int(text)

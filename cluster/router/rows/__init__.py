@@ -1,0 +1,1 @@
+"""The rows of the request log: made when requests end, and listed for operators."""

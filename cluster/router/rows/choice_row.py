@@ -1,0 +1,113 @@
+"""Makes the row of a choice from its times, when its request has ended."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from cluster.admission.assignment import Assignment
+from cluster.placement.types import Pair, PlacementPlan
+from cluster.router.rows.stage_times import StageTimes
+from cluster.telemetry.requests.gaps import StreamGaps, pauses_around
+from cluster.telemetry.requests.row import ChoiceRow, Route
+from protos.decode_pb2 import Retired
+
+
+def choice_row(
+    choice: int,
+    times: StageTimes,
+    assignment: Assignment,
+    first_plan: PlacementPlan | None,
+    came_s: Sequence[float],
+    gaps: StreamGaps,
+    tokens: int,
+    ttfmt_s: float | None,
+) -> ChoiceRow:
+    """The row of a choice of so many tokens, whose events with tokens came at `came_s` (monotonic).
+
+    `first_plan` is the plan with which it was admitted; None where another router began it.
+    """
+    pair, forecast = assignment.plan.pair, first_plan.forecast if first_plan else None
+    # One dict and one row: each row costs the event loop a little.
+    known: dict[str, Any] = {}
+    if times.ttft_s:
+        known |= _until_first_token(times)
+    if len(came_s) > 1:
+        known |= _of_tokens(times, came_s, gaps, tokens)
+    if times.committed_s is not None:
+        known |= _of_transfer(times, times.committed_s)
+    if times.retired is not None:
+        known |= _of_steps(times.retired)
+    return ChoiceRow(
+        choice=choice,
+        route=_route(first_plan.pair if first_plan else pair),
+        prefill_replica=times.prefilled_by or pair.prefill.id,
+        decode_replica="" if pair.prefill_only else pair.decode.id,
+        cached_tokens=times.cached_tokens,
+        completion_tokens=tokens,
+        predicted_ttft_s=forecast.ttft_s if forecast and forecast.learned else None,
+        admitted_s=max(0.0, assignment.assigned_s - times.began_s),
+        ttfmt_s=ttfmt_s,
+        decode_s=None if times.retired is None else times.decode_s,
+        preemptions=times.preemptions,
+        failovers=len(times.losses) + (first_plan is None),
+        failover_pause_s=pauses_around(times.losses, came_s) if times.losses else 0.0,
+        retries=times.retries,
+        **known,
+    )
+
+
+def _route(pair: Pair) -> Route:
+    if pair.prefill_only:
+        return "prefill_only"
+    return "local" if pair.local else "handed_over"
+
+
+def _until_first_token(times: StageTimes) -> dict[str, Any]:
+    return {
+        "sent_s": None if times.sent_s is None else times.sent_s - times.began_s,
+        "queue_s": times.queue_s,
+        "prefill_s": times.prefill_s,
+        "first_flush_s": times.ttft_s - times.queue_s - times.prefill_s,
+        "ttft_s": times.ttft_s,
+        "ttlt_s": times.ttft_s,
+    }
+
+
+def _of_tokens(
+    times: StageTimes, came_s: Sequence[float], gaps: StreamGaps, tokens: int
+) -> dict[str, Any]:
+    streaming_s = came_s[-1] - came_s[0]
+    return {
+        "ttlt_s": came_s[-1] - times.began_s,
+        "gap_p50_s": gaps.p50_s,
+        "gap_p95_s": gaps.p95_s,
+        "longest_stall_s": gaps.longest_s,
+        "tokens_per_s": (tokens - 1) / streaming_s if streaming_s > 0 else None,
+    }
+
+
+def _of_transfer(times: StageTimes, committed_s: float) -> dict[str, Any]:
+    """The hand-over, on the router's clock: it ended when decode told of it."""
+    end_s = committed_s - times.began_s
+    begin_s = max(0.0, end_s - times.transfer_s)
+    return {
+        "offered_s": max(0.0, begin_s - times.admission_s),
+        "decode_admitted_s": begin_s,
+        "transfer_begin_s": begin_s,
+        "transfer_end_s": end_s,
+        "decode_admission_s": times.admission_s,
+        "transfer_exposed_s": times.transfer_s,
+        "transfer_bytes": times.transfer_bytes,
+    }
+
+
+def _of_steps(retired: Retired) -> dict[str, Any]:
+    steps, stepping_s = retired.steps, retired.stepping_s
+    return {
+        "scheduler_tokens_per_s": steps / stepping_s if stepping_s > 0 else None,
+        "mean_batch": retired.mean_batch or None,
+        "straggler_share": retired.straggler_steps / steps if steps else None,
+        "share_s": retired.share_s,
+        "recomputed_tokens": retired.recomputed_tokens,
+    }

@@ -1,0 +1,177 @@
+"""The rows in files: JSON lines, another file by size and by age, older files compressed.
+
+    requests-ROUTER-TIME.jsonl        the present file of a router, locked while the router lives
+    requests-ROUTER-TIME.jsonl.zst    what it was; the oldest of them are removed
+
+One thread writes, so that no disk delays a token.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import IO
+from urllib.parse import quote
+
+from cluster.config.request_log import RequestLogConfig
+from cluster.telemetry import router_metrics as metrics
+from cluster.telemetry.requests.row import RequestRow, whole
+from engine.rare_log import RareLog
+
+log = logging.getLogger(__name__)
+
+# Bound: rows that wait for the disk.
+_MOST_WAITING = 10_000
+# How long rows wait for others. A cancelled request hears meanwhile when its replicas are free.
+GATHER_S = 1.0
+# Bound: how long a router that ends waits for its last rows.
+_CLOSE_S = 5.0
+_LOG_EVERY_S = 60.0
+_OPEN, _PACKED = ".jsonl", ".jsonl.zst"
+
+
+class RowFiles:
+    """Writes the rows of one router to a folder; `row_of` gives the row of a number.
+
+    A row waits for others for `gather_s`.
+    """
+
+    def __init__(
+        self,
+        config: RequestLogConfig,
+        folder: str,
+        router: str,
+        row_of: Callable[[int], RequestRow | None],
+        gather_s: float = GATHER_S,
+    ) -> None:
+        self._gather_s = gather_s
+        self._config = config
+        self._folder = Path(folder)
+        self._prefix = f"requests-{quote(router, safe='')}-"
+        self._row_of = row_of
+        self._waiting: queue.Queue[int | None] = queue.Queue(_MOST_WAITING)
+        self._overflow = 0
+        self._file: IO[str] | None = None
+        self._path = self._folder
+        self._begun_s = 0.0
+        self._faults = RareLog(log, "rows of the request log are lost", _LOG_EVERY_S)
+        self._thread = threading.Thread(target=self._run, name="request log", daemon=True)
+        self._thread.start()
+
+    def put(self, number: int) -> None:
+        """Write the row of that number soon; a row that finds no place is counted as lost."""
+        try:
+            self._waiting.put_nowait(number)
+        except queue.Full:
+            self._overflow += 1
+
+    def close(self) -> None:
+        """Write what waits, for a bounded time, and end the present file."""
+        with suppress(queue.Full):
+            self._waiting.put(None, timeout=_CLOSE_S)
+        self._thread.join(_CLOSE_S)
+
+    def _run(self) -> None:
+        self._attempt(0, self._begin)
+        while True:
+            numbers = self._gather()
+            if rows := self._rows(numbers):
+                self._attempt(len(rows), partial(self._write, rows))
+            ending = None in numbers
+            if self._file is not None and (ending or self._is_full()):
+                self._attempt(0, self._rotate)
+            if ending:
+                return
+
+    def _rows(self, numbers: list[int | None]) -> list[RequestRow]:
+        overflow, self._overflow = self._overflow, 0
+        found = [self._row_of(number) for number in numbers if number is not None]
+        if overflow + found.count(None):
+            self._lost(overflow + found.count(None), "the disk is too slow")
+        return [row for row in found if row is not None]
+
+    def _gather(self) -> list[int | None]:
+        """The numbers that wait; empty when the present file is too old. Waits for the first."""
+        left_s = None
+        if self._file is not None:
+            left_s = max(0.0, self._begun_s + self._config.file_s - time.monotonic())
+        try:
+            found = [self._waiting.get(timeout=left_s)]
+        except queue.Empty:
+            return []
+        until_s = time.monotonic() + self._gather_s
+        while None not in found and (rest_s := until_s - time.monotonic()) > 0:
+            with suppress(queue.Empty):
+                found.append(self._waiting.get(timeout=rest_s))
+        return found
+
+    def _begin(self) -> None:
+        """Make the folder, and compress what routers that were killed have left there."""
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for path in sorted(self._folder.glob(f"requests-*{_OPEN}")):
+            # Locked by a living router, or compressed by another one meanwhile.
+            with suppress(BlockingIOError, FileNotFoundError), path.open() as left:
+                fcntl.flock(left, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._pack(path)
+
+    def _write(self, rows: list[RequestRow]) -> None:
+        if self._file is None:
+            self._file = self._opened()
+        self._file.write("".join(f"{json.dumps(whole(row))}\n" for row in rows))
+        self._file.flush()
+
+    def _opened(self) -> IO[str]:
+        stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
+        self._path = self._folder / f"{self._prefix}{stamp}.{time.time_ns() % 10**9:09}{_OPEN}"
+        # Its rows name tenants.
+        number = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o600)
+        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self._begun_s = time.monotonic()
+        return os.fdopen(number, "w")
+
+    def _is_full(self) -> bool:
+        old = time.monotonic() - self._begun_s >= self._config.file_s
+        return old or self._path.stat().st_size >= self._config.file_bytes
+
+    def _rotate(self) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            with file:
+                self._pack(self._path)
+
+    def _pack(self, path: Path) -> None:
+        """Compress a file whose lock is held, and remove the oldest compressed ones."""
+        import zstandard
+
+        part = path.with_suffix(".part")
+        number = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with path.open("rb") as plain, os.fdopen(number, "wb") as packed:
+            zstandard.ZstdCompressor().copy_stream(plain, packed)
+        part.replace(path.with_suffix(_PACKED))
+        path.unlink()
+        old = sorted(self._folder.glob(f"requests-*{_PACKED}"), key=lambda one: one.stat().st_mtime)
+        for one in old[: -self._config.keep_files]:
+            one.unlink(missing_ok=True)
+
+    def _attempt(self, rows: int, work: Callable[[], None]) -> None:
+        """Do it; where that fails the rows are lost, and the next ones are tried again."""
+        try:
+            work()
+        except OSError as error:
+            self._lost(rows, error.strerror or type(error).__name__)
+        except Exception:
+            log.exception("the files of the request log could not be written")
+            self._lost(rows, "a fault")
+
+    def _lost(self, rows: int, reason: str) -> None:
+        metrics.ROWS_LOST.inc(rows)
+        self._faults.note({"reason": reason, "folder": str(self._folder)})

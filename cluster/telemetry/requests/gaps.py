@@ -1,0 +1,41 @@
+"""The gaps between the events with tokens of one stream. Pure."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import sub
+from typing import Self
+
+# Bound: gaps whose quantiles are taken; of more, an even part.
+_SAMPLES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class StreamGaps:
+    """Quantiles of the gaps, and the longest one, in seconds; None where there is no gap."""
+
+    p50_s: float | None = None
+    p95_s: float | None = None
+    longest_s: float | None = None
+
+    @classmethod
+    def of(cls, came_s: Sequence[float]) -> Self:
+        """The gaps of events that came at these times, in order."""
+        gaps = list(map(sub, came_s[1:], came_s))
+        if not gaps:
+            return cls()
+        every = 1 + (len(gaps) - 1) // _SAMPLES
+        ranked = sorted(gaps[::every])
+        return cls(_rank(ranked, 0.5), _rank(ranked, 0.95), max(gaps))
+
+
+def pauses_around(losses: Sequence[float], came_s: Sequence[float]) -> float:
+    """The seconds without tokens around these losses of a replica, once the first token was out."""
+    around = {bisect_right(came_s, lost_s) for lost_s in losses}
+    return sum(came_s[index] - came_s[index - 1] for index in around if 0 < index < len(came_s))
+
+
+def _rank(ranked: Sequence[float], share: float) -> float:
+    return ranked[min(len(ranked) - 1, int(share * len(ranked)))]

@@ -1,0 +1,177 @@
+"""The row of a request that ended. It has no prompt and no answer, unless the operator wants them.
+
+Times are in seconds since the request arrived, on the clock of its router. None stands for what is
+not known, or was not reached.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+from cluster.telemetry.requests.stages import stage_faults, stages_of
+
+# How a choice gets its KV: from prefill by a transfer, from decode itself, or it needs none.
+Route = Literal["handed_over", "local", "prefill_only"]
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceRow:
+    """One choice of a request.
+
+    - `admitted_s`: the router assigned it to replicas. `sent_s`: the replica that computes its
+      prompt was asked, for the last time.
+    - `queue_s` + `prefill_s` + `first_flush_s` = `ttft_s`. `ttfmt_s` is the first meaningful token,
+      `ttlt_s` the last token.
+    - `offered_s`, `decode_admitted_s`, `transfer_begin_s`, `transfer_end_s`: the KV was on offer,
+      decode had blocks for it, and the transfer; they may overlap the prefill.
+    - `decode_s`: of the last decode replica, up to its last token.
+    - `gap_p50_s`, `gap_p95_s`, `longest_stall_s`: between two events with tokens.
+    - `tokens_per_s`: as the client saw it. `scheduler_tokens_per_s`: in the decode steps alone.
+    - `mean_batch`: the requests in a step. `straggler_share`: the part of the steps in which it had
+      the most tokens.
+    - `failovers`: lost replicas, and a lost router. `failover_pause_s`: between the tokens around a
+      lost replica. `retries`: full replicas that refused it after a loss.
+    - `recomputed_tokens`: tokens that decode computed though they had had KV.
+    - `transfer_exposed_s`: the transfer, less what was moved while the prompt was computed.
+    - `share_s`: seconds of decode steps, each divided by the requests in it.
+    """
+
+    choice: int
+    route: Route
+    prefill_replica: str = ""
+    decode_replica: str = ""
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    predicted_ttft_s: float | None = None
+    admitted_s: float | None = None
+    sent_s: float | None = None
+    queue_s: float | None = None
+    prefill_s: float | None = None
+    first_flush_s: float | None = None
+    ttft_s: float | None = None
+    ttfmt_s: float | None = None
+    ttlt_s: float | None = None
+    offered_s: float | None = None
+    decode_admitted_s: float | None = None
+    transfer_begin_s: float | None = None
+    transfer_end_s: float | None = None
+    decode_admission_s: float | None = None
+    transfer_exposed_s: float | None = None
+    transfer_bytes: int | None = None
+    decode_s: float | None = None
+    gap_p50_s: float | None = None
+    gap_p95_s: float | None = None
+    longest_stall_s: float | None = None
+    tokens_per_s: float | None = None
+    scheduler_tokens_per_s: float | None = None
+    mean_batch: float | None = None
+    straggler_share: float | None = None
+    share_s: float | None = None
+    preemptions: int = 0
+    failovers: int = 0
+    failover_pause_s: float = 0.0
+    retries: int = 0
+    recomputed_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRow:
+    """The outcome of a request: how it came in, how it ended, and its times by stage.
+
+    `config` is the version of the configuration that served it (`cluster/config/version.py`), `arm`
+    is `stable` or `canary`, where the endpoint has a canary. `received_at` is in seconds since the
+    epoch, and `total_s` the time from there to the end.
+
+    `waited_for` is the last reason for which the router let it wait (`docs/reference/refusals.md`),
+    and `queued_before` the requests that waited there when it came. `reason` is the message that
+    the client got with an error, `refused_for` the kind of a refusal, `retry_after_s` the time that
+    it named, and `decided_s` the time from arrival to the decision to refuse. `time_to_cancel_s`
+    goes from the end to the last replica that freed its blocks. `cost` is in the currency of the
+    configured prices. `x_request_id` and `traceparent` are the client's own ids
+    (`cluster/api/tracing.py`).
+    """
+
+    request_id: str
+    endpoint: str
+    config: str
+    outcome: str
+    tenant: str = ""
+    lane: str = ""
+    arm: str | None = None
+    received_at: float = 0.0
+    total_s: float | None = None
+    reason: str | None = None
+    refused_for: str | None = None
+    retry_after_s: float | None = None
+    decided_s: float | None = None
+    waited_for: str | None = None
+    queued_before: int | None = None
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    time_to_cancel_s: float | None = None
+    cost: float | None = None
+    x_request_id: str | None = None
+    traceparent: str | None = None
+    prompt: str | None = None
+    answer: str | None = None
+    choices: tuple[ChoiceRow, ...] = ()
+
+    @property
+    def failed(self) -> bool:
+        """Whether it ended otherwise than well."""
+        return self.outcome != "ok"
+
+    @property
+    def ttft_s(self) -> float | None:
+        """The time to the first token of the first choice."""
+        return self.choices[0].ttft_s if self.choices else None
+
+
+_REQUEST_FIELDS = tuple(one.name for one in fields(RequestRow) if one.name != "choices")
+# A list of a thousand rows has no texts, whatever the operator wants.
+_BRIEF_FIELDS = tuple(name for name in _REQUEST_FIELDS if name not in ("prompt", "answer"))
+_CHOICE_FIELDS = tuple(one.name for one in fields(ChoiceRow))
+# Sums or constants of the request stand before those of its first choice.
+_OF_FIRST = tuple(name for name in _CHOICE_FIELDS if name not in (*_REQUEST_FIELDS, "choice"))
+
+
+def brief(row: RequestRow) -> dict[str, Any]:
+    """What is known of a request, and of its first choice, by name; without texts."""
+    found = _known(row, _BRIEF_FIELDS)
+    if row.choices:
+        found |= _known(row.choices[0], _OF_FIRST)
+    return found
+
+
+def whole(row: RequestRow) -> dict[str, Any]:
+    """What is known of a request, and of each choice with its stages, by name."""
+    choices = []
+    for choice in row.choices:
+        stages = [
+            {"stage": one.stage, "begin_s": round(one.begin_s, 6), "end_s": round(one.end_s, 6)}
+            for one in stages_of(choice)
+        ]
+        choices.append(_known(choice, _CHOICE_FIELDS) | {"stages": stages})
+    return _known(row, _REQUEST_FIELDS) | {"choices": choices}
+
+
+def faults_of(row: RequestRow) -> list[str]:
+    """Where the stages do not add up to TTFT or TTLT within 1 %, or one ends before it begins.
+
+    It holds of every row. A measure that counts something twice breaks it.
+    """
+    return [
+        f"{row.request_id}.{choice.choice}: {fault}"
+        for choice in row.choices
+        for fault in stage_faults(choice)
+    ]
+
+
+def _known(one: RequestRow | ChoiceRow, names: tuple[str, ...]) -> dict[str, Any]:
+    found = {}
+    for name in names:
+        value = getattr(one, name)
+        if value is not None and value != "":
+            found[name] = round(value, 6) if isinstance(value, float) else value
+    return found

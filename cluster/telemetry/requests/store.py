@@ -1,0 +1,101 @@
+"""The last rows of a router, in memory, and the choice among them."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from cluster.api.validation import check_name, check_request_id
+from cluster.telemetry.requests.row import RequestRow
+from engine.errors import InvalidRequest
+
+MOST_ROWS = 10_000
+# Bound: choices of all rows, since a request may have many.
+_CHOICES_A_ROW = 2
+# Bound: rows of one answer.
+MOST_LISTED = 1000
+_LISTED = 20
+
+
+@dataclass(frozen=True, slots=True)
+class RowFilter:
+    """Which rows are listed; empty and zero fields choose all. InvalidRequest for a wrong field.
+
+    The newest come first, or with `slowest` the longest TTFT; where no token came, the whole time
+    counts. `since_s` are the last so many seconds, by the arrival.
+    """
+
+    request_id: str = ""
+    endpoint: str = ""
+    tenant: str = ""
+    failed: bool = False
+    since_s: float = 0.0
+    slowest: bool = False
+    limit: int = 0
+
+    def __post_init__(self) -> None:
+        check_request_id(self.request_id)
+        check_name(self.endpoint, "endpoint")
+        check_name(self.tenant, "tenant")
+        if not (math.isfinite(self.since_s) and self.since_s >= 0):
+            raise InvalidRequest("since_s must be a number of seconds", field="since_s")
+        if not 0 <= self.limit <= MOST_LISTED:
+            raise InvalidRequest(f"limit must be at most {MOST_LISTED}", field="limit")
+
+    def of(self, rows: Iterable[RequestRow], now: float | None = None) -> list[RequestRow]:
+        """The chosen ones of `rows`, which are in the order of their ends. `now` is time.time()."""
+        since = 0.0
+        if self.since_s:
+            since = (time.time() if now is None else now) - self.since_s
+        found = [row for row in rows if self._takes(row) and row.received_at >= since]
+        found.reverse()
+        if self.slowest:
+            found.sort(key=lambda row: -(row.ttft_s or row.total_s or 0.0))
+        return found[: self.limit or _LISTED]
+
+    def _takes(self, row: RequestRow) -> bool:
+        return (
+            (not self.request_id or row.request_id == self.request_id)
+            and (not self.endpoint or row.endpoint == self.endpoint)
+            and (not self.tenant or row.tenant == self.tenant)
+            and (row.failed or not self.failed)
+        )
+
+
+class RequestStore:
+    """Holds at most `most` rows and twice as many choices; the oldest leave first."""
+
+    def __init__(self, most: int = MOST_ROWS) -> None:
+        self._most = most
+        self._rows: dict[int, RequestRow] = {}
+        self._choices = 0
+        self._last = 0
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __iter__(self) -> Iterator[RequestRow]:
+        """The rows in the order of their ends; what is added meanwhile is not among them."""
+        return iter(list(self._rows.values()))
+
+    def add(self, row: RequestRow) -> int:
+        """Hold a row; returns its number."""
+        self._last += 1
+        self._rows[self._last] = row
+        self._choices += len(row.choices)
+        while len(self._rows) > self._most or self._choices > _CHOICES_A_ROW * self._most:
+            self._choices -= len(self._rows.pop(next(iter(self._rows))).choices)
+        return self._last
+
+    def get(self, number: int) -> RequestRow | None:
+        """The row of that number, if it is still held."""
+        return self._rows.get(number)
+
+    def vacated(self, number: int, seconds: float) -> None:
+        """Note the time after which a cancelled request's last replica had freed its blocks."""
+        row = self._rows.get(number)
+        if row is not None:
+            longest_s = max(seconds, row.time_to_cancel_s or 0.0)
+            self._rows[number] = replace(row, time_to_cancel_s=longest_s)

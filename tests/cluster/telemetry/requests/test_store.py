@@ -1,0 +1,88 @@
+"""The rows in memory: their bounds, and the choice among them."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from cluster.telemetry.requests.row import ChoiceRow, RequestRow
+from cluster.telemetry.requests.store import RequestStore, RowFilter
+from engine.errors import InvalidRequest
+
+
+def row(name: str, ttft_s: float | None = None, **fields: object) -> RequestRow:
+    choices = () if ttft_s is None else (ChoiceRow(0, "local", ttft_s=ttft_s),)
+    given = {"endpoint": "chat", "config": "v", "outcome": "ok"} | fields
+    return RequestRow(name, **given, choices=choices)  # type: ignore[arg-type]
+
+
+def held(store: RequestStore) -> list[str]:
+    return [one.request_id for one in store]
+
+
+def test_the_oldest_rows_leave():
+    store = RequestStore(2)
+    numbers = [store.add(row(name)) for name in "abc"]
+    assert held(store) == ["b", "c"]
+    assert len(store) == 2
+    assert store.get(numbers[0]) is None
+    store.vacated(numbers[0], 1.0)
+    store.vacated(numbers[1], 0.5)
+    store.vacated(numbers[1], 0.25)
+    assert [one.time_to_cancel_s for one in store] == [0.5, None]
+
+
+def test_rows_of_many_choices_take_the_place_of_several():
+    store, choices = RequestStore(4), tuple(ChoiceRow(n, "local") for n in range(6))
+    for name in "ab":
+        store.add(row(name))
+    store.add(RequestRow("n", "chat", "v", "ok", choices=choices))
+    assert held(store) == ["a", "b", "n"]
+    store.add(RequestRow("m", "chat", "v", "ok", choices=choices))
+    assert held(store) == ["m"]
+
+
+ROWS = (
+    row("old", 0.2, received_at=10.0),
+    row("slow", 3.0, received_at=900.0, tenant="acme"),
+    row("refused", None, received_at=950.0, outcome="Refused", total_s=0.1, endpoint="report"),
+    row("gone", None, received_at=960.0, outcome="cancelled", total_s=9.0),
+)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "names"),
+    [
+        ({}, ["gone", "refused", "slow", "old"]),
+        ({"limit": 2}, ["gone", "refused"]),
+        ({"endpoint": "report"}, ["refused"]),
+        ({"tenant": "acme"}, ["slow"]),
+        ({"failed": True}, ["gone", "refused"]),
+        ({"since_s": 100.0}, ["gone", "refused", "slow"]),
+        ({"slowest": True}, ["gone", "slow", "old", "refused"]),
+        ({"request_id": "old"}, ["old"]),
+        ({"tenant": "nobody"}, []),
+    ],
+)
+def test_a_filter_chooses(wanted, names):
+    assert [one.request_id for one in RowFilter(**wanted).of(ROWS, now=1000.0)] == names
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"limit": 1001},
+        {"limit": -1},
+        {"since_s": -1.0},
+        {"since_s": math.nan},
+        {"since_s": math.inf},
+        {"request_id": "a b"},
+        {"endpoint": "x" * 513},
+        {"tenant": "\ud800"},
+    ],
+)
+def test_a_filter_is_bounded(wrong):
+    with pytest.raises(InvalidRequest) as refused:
+        RowFilter(**wrong)
+    assert refused.value.field in wrong
