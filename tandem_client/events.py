@@ -38,13 +38,22 @@ class SampledToken:
 
 
 @dataclass(frozen=True, slots=True)
+class TextPart:
+    """A piece of the text of Tokens, or of their `reasoning`."""
+
+    text: str
+    reasoning: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Tokens:
     """Tokens of one choice, in order; `index` is the position of the first one, from 0.
 
     `text` is what became readable with them, and may be empty. `finish_reason` is set on the last
     event of a choice. `sampled` has the log-probabilities too, and is empty where none were asked
     for; `tokens` is never empty. Of a chat's answer `reasoning` and `tool_calls` stand apart from
-    `text`. `calls_at` is of the server's own front ends: the characters of `text` before the calls.
+    `text`. `parts` has the pieces of all three where they come in another order than: reasoning,
+    text, calls. It is of the server's own front ends, and empty for a client.
     """
 
     choice: int
@@ -55,7 +64,13 @@ class Tokens:
     sampled: tuple[SampledToken, ...] = ()
     reasoning: str = ""
     tool_calls: tuple[ToolCallDelta, ...] = ()
-    calls_at: int = 0
+    parts: tuple[TextPart | ToolCallDelta, ...] = ()
+
+    def in_order(self) -> tuple[TextPart | ToolCallDelta, ...]:
+        """The pieces of reasoning, text and calls in the order of the answer; some are empty."""
+        if self.parts:
+            return self.parts
+        return (TextPart(self.reasoning, reasoning=True), TextPart(self.text), *self.tool_calls)
 
     @property
     def tokens(self) -> tuple[SampledToken, ...]:

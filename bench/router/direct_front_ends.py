@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 
 from cluster.api import (
+    ChatPrompt,
     Event,
     GenerateRequest,
     ModelCard,
@@ -92,6 +93,10 @@ class Direct:
         finally:
             serving.cancel()
             await asyncio.gather(serving, return_exceptions=True)
+
+    async def count_tokens(self, model: str, prompt: ChatPrompt) -> int:
+        """Not used here."""
+        raise Internal("token ids only")
 
     async def resume(self, request: ResumeRequest) -> AsyncIterator[Event]:
         """Raise NotFound, because no stream is kept."""

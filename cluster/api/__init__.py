@@ -19,6 +19,7 @@ from tandem_client.events import (
     StageTime,
     Started,
     Summary,
+    TextPart,
     Tokens,
 )
 from tandem_client.prompts import ROLES, ChatMessage, ChatPrompt, Role, TextPrompt, TokenPrompt
@@ -44,6 +45,7 @@ __all__ = [
     "StageTime",
     "Started",
     "Summary",
+    "TextPart",
     "TextPrompt",
     "TokenPrompt",
     "Tokens",

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from cluster.api.prompts import Prompt
+from cluster.api.prompts import ChatPrompt, Prompt
 from cluster.api.tracing import NO_TRACE, Trace
 from engine.kv.prefix_digest import DEFAULT_TENANT
 from engine.types.lane import Lane
@@ -111,6 +111,10 @@ class Generator(Protocol):
         A Heartbeat comes wherever nothing else did for a while, and Progress, where it is asked
         for, at any point before the Summary. For a ScorePrompt a Scored comes before the Tokens.
         """
+        ...
+
+    async def count_tokens(self, model: str, prompt: ChatPrompt) -> int:
+        """The tokens of a chat for a model by name; raises a TandemError."""
         ...
 
     def resume(self, request: ResumeRequest) -> AsyncIterator[Event]:

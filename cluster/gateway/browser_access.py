@@ -23,6 +23,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cluster.api.error_mapping import error_body
+from cluster.gateway.messages.errors import is_messages, messages_error
 from cluster.gateway.sse import dump
 from protos.wire.refusals import RefusedConnections
 
@@ -34,7 +35,7 @@ _PREFLIGHT = {
     "access-control-allow-headers": "authorization, content-type, *",
     "access-control-max-age": "600",
 }
-_EXPOSED = "x-request-id, x-stream-id, retry-after, retry-after-ms"
+_EXPOSED = "x-request-id, request-id, x-stream-id, retry-after, retry-after-ms"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,7 @@ class BrowserGuard:
         """Serve or refuse one request or WebSocket."""
         headers = Headers(scope=scope)
         origin = headers.get("origin")
-        refusal = self._refusal(headers, origin) if self._open_to_all else None
+        refusal = self._refusal(scope["path"], headers, origin) if self._open_to_all else None
         if refusal is not None:
             await refusal(scope, receive, send)
         elif origin is None or not self._rules.allows(origin) or scope["type"] != "http":
@@ -94,21 +95,23 @@ class BrowserGuard:
         else:
             await self._app(scope, receive, self._granting(origin, send))
 
-    def _refusal(self, headers: Headers, origin: str | None) -> Response | None:
+    def _refusal(self, path: str, headers: Headers, origin: str | None) -> Response | None:
         host = headers.get("host")
         if not self._rules.knows_host(host):
             message = "the Host header names another server; `router.hosts` lists more names"
-            return self._refused(421, "host", message)
+            return self._refused(path, 421, "host", message)
         if origin is not None and not (_same(origin, host) or self._rules.allows(origin)):
             message = (
                 "pages of another origin may not call; `router.origins` lists the origins that may"
             )
-            return self._refused(403, "origin", message)
+            return self._refused(path, 403, "origin", message)
         return None
 
-    def _refused(self, status: int, reason: str, message: str) -> Response:
+    def _refused(self, path: str, status: int, reason: str, message: str) -> Response:
         self._refusals.add(reason)
         body = error_body(message, "invalid_request_error", f"forbidden_{reason}", None)
+        if is_messages(path):
+            status, body = messages_error(status, message, None)
         return Response(dump(body), status, None, "application/json")
 
     def _granting(self, origin: str, send: Send) -> Send:

@@ -1,54 +1,57 @@
-"""The HTTP front end: OpenAI's API over a Generator, with health and metrics."""
+"""The HTTP front end: OpenAI's and Anthropic's API over a Generator, with health and metrics."""
 
 from __future__ import annotations
 
-import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route, WebSocketRoute
 
 from cluster.api import Generator
-from cluster.api.error_mapping import error_body, http_error
 from cluster.api.event_streams import unless
 from cluster.api.limits import MAX_REQUEST_BYTES
-from cluster.api.tracing import REQUEST_ID, Trace
 from cluster.gateway.answers.arrival import RequestArrival
 from cluster.gateway.answers.endpoints import STREAM_HEADER, StreamEndpoints
+from cluster.gateway.answers.failures import (
+    answering,
+    failed,
+    gone,
+    identified,
+    json_answer,
+    raised,
+    request_id,
+    trace_of,
+)
 from cluster.gateway.browser_access import BrowserGuard, BrowserRules
 from cluster.gateway.connections.byte_budget import ByteBudget
 from cluster.gateway.connections.refusals import http_refusals
 from cluster.gateway.json_body import read_json
+from cluster.gateway.messages.endpoints import MessagesEndpoints, WholeReply
 from cluster.gateway.openai_chunks import Json
 from cluster.gateway.openai_echo import EchoReply
 from cluster.gateway.openai_requests import ChatRequest, CompletionRequest, OpenAICall
 from cluster.gateway.openai_response import OpenAIReply
 from cluster.gateway.responses.endpoints import ResponseEndpoints
-from cluster.gateway.sse import EventStream, disconnected, dump
+from cluster.gateway.sse import EventStream, disconnected
 from cluster.gateway.websocket import TENANT_HEADER, SocketGateway
-from cluster.telemetry.router_metrics import FRONT_END_ERRORS
-from cluster.tenants.api_keys import ApiKeys, check_metrics, identify
-from engine.errors import Internal, NotFound, TandemError, shown
+from cluster.tenants.api_keys import ApiKeys, authorization_of, check_metrics, identify
+from engine.errors import NotFound, shown
 from engine.kv.prefix_digest import DEFAULT_TENANT
 
-log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 STALL_S = 60.0
-CLIENT_CLOSED = 499
 # Large bodies that may be half received.
 _BODIES_AT_ONCE = 64
 _STREAM_METHODS = ["GET", "DELETE"]
-_REFUSED = {408: "timeout", 413: "body", 415: "content_type"}
 Metrics = Callable[[], tuple[bytes, str]]
-Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 def create_app(
@@ -78,31 +81,32 @@ def create_app(
         arrived=arrived,
     )
     sockets = SocketGateway(generator, stall_s=stall_s, keys=keys, arrived=arrived)
-    streams = StreamEndpoints(generator, stall_s, gateway.tenant, _failed)
-    responses = ResponseEndpoints(generator, stall_s, gateway, _failed)
+    messages = MessagesEndpoints(generator, gateway, stall_s)
+    responses = ResponseEndpoints(generator, stall_s, gateway)
+    streams = StreamEndpoints(generator, stall_s, gateway.tenant, failed)
     refusals = http_refusals()
     app = Starlette(
         routes=[
-            Route("/v1/chat/completions", _answering(gateway.chat), methods=["POST"]),
-            Route("/v1/completions", _answering(gateway.completions), methods=["POST"]),
-            Route("/v1/responses", _answering(responses.create), methods=["POST"]),
-            Route("/v1/responses/{response_id}", _answering(responses.retrieve)),
+            Route("/v1/chat/completions", answering(gateway.chat), methods=["POST"]),
+            Route("/v1/completions", answering(gateway.completions), methods=["POST"]),
+            Route("/v1/messages", answering(messages.create), methods=["POST"]),
+            Route("/v1/messages/count_tokens", answering(messages.count), methods=["POST"]),
+            Route("/v1/responses", answering(responses.create), methods=["POST"]),
+            Route("/v1/responses/{response_id}", answering(responses.retrieve)),
             Route(
-                "/v1/responses/{response_id}/cancel",
-                _answering(responses.cancel),
-                methods=["POST"],
+                "/v1/responses/{response_id}/cancel", answering(responses.cancel), methods=["POST"]
             ),
-            Route("/v1/streams", _answering(streams.answer)),
-            Route("/v1/streams/{stream_id}", _answering(streams.answer), methods=_STREAM_METHODS),
+            Route("/v1/streams", answering(streams.answer)),
+            Route("/v1/streams/{stream_id}", answering(streams.answer), methods=_STREAM_METHODS),
             WebSocketRoute("/v1/stream", sockets.serve),
-            Route("/v1/models", _answering(gateway.models)),
-            Route("/v1/models/", _answering(gateway.models)),
-            Route("/v1/models/{name:path}", _answering(gateway.model)),
-            Route("/health", _answering(gateway.healthz)),
-            Route("/healthz", _answering(gateway.healthz)),
-            Route("/metrics", _answering(gateway.metrics)),
+            Route("/v1/models", answering(gateway.models)),
+            Route("/v1/models/", answering(gateway.models)),
+            Route("/v1/models/{name:path}", answering(gateway.model)),
+            Route("/health", answering(gateway.healthz)),
+            Route("/healthz", answering(gateway.healthz)),
+            Route("/metrics", answering(gateway.metrics)),
         ],
-        exception_handlers={HTTPException: _raised},
+        exception_handlers={HTTPException: raised},
         middleware=[Middleware(BrowserGuard, rules or BrowserRules.of(), keys is None, refusals)],
     )
     app.router.redirect_slashes = False
@@ -112,7 +116,7 @@ def create_app(
 
 
 class HttpGateway:
-    """The endpoints. Each returns a response or raises; `_answering` turns errors into answers."""
+    """The endpoints. Each returns a response or raises; `answering` turns errors into answers."""
 
     def __init__(
         self,
@@ -150,12 +154,12 @@ class HttpGateway:
         longer = completion.max_tokens == 1
         reply = EchoReply(call, self._generator, logprobs=completion.logprobs, longer=longer)
         request.state.request_id = call.request_id
-        return await self._whole(request, reply)
+        return await self.whole(request, reply)
 
     async def take(self, request: Request, take: Callable[[Any, RequestArrival], _T]) -> _T:
         """What `take` makes of the body of a request, and of how it arrived."""
         arrived_s, tenant = self._arrived(), self.tenant(request)
-        arrival = RequestArrival(_request_id(request), tenant, arrived_s, _trace(request))
+        arrival = RequestArrival(request_id(request), tenant, arrived_s, trace_of(request))
         return await read_json(
             request, self._max_body_bytes, self._bodies, lambda body: take(body, arrival)
         )
@@ -163,7 +167,7 @@ class HttpGateway:
     async def models(self, request: Request) -> Response:
         """`GET /v1/models`."""
         self.tenant(request)
-        return _json({"object": "list", "data": [self._card()]})
+        return json_answer({"object": "list", "data": [self._card()]})
 
     async def model(self, request: Request) -> Response:
         """`GET /v1/models/{id}`."""
@@ -171,7 +175,7 @@ class HttpGateway:
         name = request.path_params["name"]
         if name != self._generator.model.name:
             raise NotFound(f"the model {shown(name)} is not served here", field="model")
-        return _json(self._card())
+        return json_answer(self._card())
 
     async def healthz(self, request: Request) -> Response:
         """`GET /health` and `/healthz`: 200 once every pool has a healthy replica.
@@ -184,8 +188,8 @@ class HttpGateway:
         found = {"missing": list(missing), "unhealthy": list(unhealthy)}
         named = {key: ids for key, ids in found.items() if ids and self._keys is None}
         if missing:
-            return _json({"status": "unavailable", **named}, 503)
-        return _json({"status": "ok", **named})
+            return json_answer({"status": "unavailable", **named}, 503)
+        return json_answer({"status": "ok", **named})
 
     async def metrics(self, request: Request) -> Response:
         """`GET /metrics`, where there are API keys for holders of the right one."""
@@ -195,23 +199,24 @@ class HttpGateway:
 
     async def _reply(self, request: Request, form: str, call: OpenAICall) -> Response:
         request.state.request_id = call.request_id
-        headers = _identified(request)
+        headers = identified(request)
         reply = OpenAIReply(form, call, self._generator)
         if call.stream:
             if reply.stream_id:
                 headers[STREAM_HEADER] = reply.stream_id
-            return EventStream(reply.events(), headers, self._stall_s, partial(_failed, request))
-        return await self._whole(request, reply)
+            return EventStream(reply.events(), headers, self._stall_s, partial(failed, request))
+        return await self.whole(request, reply)
 
-    async def _whole(self, request: Request, reply: OpenAIReply | EchoReply) -> Response:
+    async def whole(self, request: Request, reply: WholeReply) -> Response:
+        """The answer with a whole reply, unless the client leaves."""
         whole = await unless(disconnected(request.receive), reply.whole())
-        headers = _identified(request)
-        return _gone() if whole is None else Response(whole, 200, headers, "application/json")
+        headers = identified(request)
+        return gone() if whole is None else Response(whole, 200, headers, "application/json")
 
     def tenant(self, request: Request) -> str:
         """The tenant of the request's API key. Without keys a tenant only separates caches."""
         named = request.headers.get(TENANT_HEADER, DEFAULT_TENANT)
-        return identify(self._keys, request.headers.get("authorization"), named)
+        return identify(self._keys, authorization_of(request.headers.get), named)
 
     def _card(self) -> Json:
         card = self._generator.model
@@ -224,77 +229,3 @@ class HttpGateway:
             "endpoints": list(card.endpoints),
             "lanes": dict(zip(card.endpoints, card.lanes, strict=False)),
         }
-
-
-def _answering(endpoint: Endpoint) -> Endpoint:
-    """Wrap an endpoint: its exceptions become answers in OpenAI's error form."""
-
-    async def answer(request: Request) -> Response:
-        try:
-            return await endpoint(request)
-        except Exception as error:
-            return _failed(request, error)
-
-    return answer
-
-
-def _failed(request: Request, error: Exception) -> Response:
-    """The answer to a request that failed with this error."""
-    if isinstance(error, ClientDisconnect):
-        return _gone()
-    if isinstance(error, HTTPException):
-        return _http_failure(request, error)
-    if not isinstance(error, TandemError):
-        place = f"{request.method} {request.url.path}"
-        log.error("%s ended in a fault", place, exc_info=error)
-        error = Internal("internal error")
-    FRONT_END_ERRORS.inc(front_end="http", error=type(error).__name__)
-    status, body, headers = http_error(error)
-    return _json(body, status, headers | _identified(request))
-
-
-async def _raised(request: Request, error: Exception) -> Response:
-    return _failed(request, error)
-
-
-def _http_failure(request: Request, error: HTTPException) -> Response:
-    codes = {
-        404: "not_found",
-        405: "method_not_allowed",
-        413: "request_too_large",
-        415: "unsupported_media_type",
-    }
-    message = error.detail
-    if error.status_code in _REFUSED:
-        request.app.state.refusals.add(_REFUSED[error.status_code])
-    if error.status_code in (404, 405):
-        message = f"{message}: {request.method} {request.url.path}"
-    code = codes.get(error.status_code)
-    body = error_body(message, "invalid_request_error", code, None)
-    headers = dict(error.headers or {}) | _identified(request)
-    return _json(body, error.status_code, headers)
-
-
-def _request_id(request: Request) -> str:
-    """The id of the request: that of its body, once it is read, or else a new one."""
-    if not hasattr(request.state, "request_id"):
-        request.state.request_id = _trace(request).new_id()
-    found: str = request.state.request_id
-    return found
-
-
-def _trace(request: Request) -> Trace:
-    return Trace.of(request.headers.get)
-
-
-def _identified(request: Request) -> dict[str, str]:
-    """The header with the client's own `X-Request-Id`, or else with the request's id."""
-    return {REQUEST_ID: _trace(request).request_id or _request_id(request)}
-
-
-def _json(document: Json, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    return Response(dump(document), status, headers, "application/json")
-
-
-def _gone() -> Response:
-    return Response(status_code=CLIENT_CLOSED)

@@ -66,8 +66,12 @@ def sift(
     known: Collection[str],
     ignored: Collection[str] = IGNORED,
     refused: Mapping[str, tuple[object, ...]] = REFUSED,
+    prefix: str = "",
 ) -> dict[str, Any]:
-    """The fields of `body` that are `known` and not null; refuses fields that change the answer."""
+    """The fields of `body` that are `known` and not null; refuses fields that change the answer.
+
+    `prefix` is the place of an inner object in the body.
+    """
     kept = {}
     for name, value in body.items():
         if name in known:
@@ -75,9 +79,9 @@ def sift(
                 kept[name] = value
         elif name in refused:
             if value is not None and not any(_same(value, idle) for idle in refused[name]):
-                raise InvalidRequest(f"{name} is not supported", field=name)
+                raise InvalidRequest(f"{prefix}{name} is not supported", field=prefix + name)
         elif name not in ignored:
-            raise unknown_field(name, "", known)
+            raise unknown_field(name, prefix, known)
     return kept
 
 
@@ -115,18 +119,18 @@ def read_prompts(value: object) -> tuple[TextPrompt | TokenPrompt, ...]:
     return (token_prompt(value, "prompt"),)
 
 
-def read_stop(value: object) -> tuple[str, ...]:
+def read_stop(value: object, field: str = "stop") -> tuple[str, ...]:
     """`stop`: a string or a list of strings."""
     texts = value if isinstance(value, list) else [value]
-    check_count("stop", texts)
+    check_count("stop", texts, field)
     found = []
     for text in texts:
         if not isinstance(text, str):
             raise InvalidRequest(
-                f"stop must be a string or a list of strings, not {shown(text)}", field="stop"
+                f"{field} must be a string or a list of strings, not {shown(text)}", field=field
             )
-        check_stop(text)
-        found.append(check_text(text, "stop"))
+        check_stop(text, field)
+        found.append(check_text(text, field))
     return tuple(found)
 
 
@@ -177,7 +181,7 @@ def read_logit_bias(value: object) -> dict[int, float]:
     return bias
 
 
-def first_error(error: ValidationError) -> InvalidRequest:
+def first_fault(error: ValidationError) -> InvalidRequest:
     """The first error of a model, on one line."""
     found = error.errors(include_url=False, include_context=False, include_input=False)[0]
     path = ""
@@ -266,7 +270,7 @@ def _same(value: object, idle: object) -> bool:
 
 
 def unknown_field(name: str, prefix: str, known: Collection[str]) -> InvalidRequest:
-    """The refusal of a field that is not `known`; `prefix` names where it stands."""
+    """The refusal of a field that is none of the `known` ones behind `prefix`."""
     name = name[:_NAME_CHARACTERS]
     near = get_close_matches(name, sorted(known), 1)
     hint = f"; did you mean {near[0]}?" if near else ""

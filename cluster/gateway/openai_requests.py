@@ -35,7 +35,7 @@ from cluster.api.limits import MAX_CHOICES
 from cluster.api.tracing import NO_TRACE, Trace
 from cluster.api.validation import check_choices, check_name, check_request_id, check_tenant
 from cluster.gateway.openai_fields import (
-    first_error,
+    first_fault,
     read_logit_bias,
     read_messages,
     read_prompts,
@@ -124,7 +124,7 @@ class OpenAIRequest(BaseModel):
         try:
             return cls.model_validate(cls._sifted(body))
         except ValidationError as error:
-            raise first_error(error) from None
+            raise first_fault(error) from None
 
     @classmethod
     def _sifted(cls, body: Mapping[str, Any]) -> dict[str, Any]:

@@ -81,13 +81,24 @@ async def disconnected(receive: Receive) -> None:
         pass
 
 
+def error_data(error: TandemError) -> bytes:
+    """The last event of a failed stream in OpenAI's form: no `[DONE]` comes behind it.
+
+    It has the retry time that no header can carry any more.
+    """
+    _, body, _ = http_error(error)
+    wait_ms = retry_after_ms(error)
+    if wait_ms is not None:
+        body["error"]["retry_after_ms"] = wait_ms
+    return data(body)
+
+
 class EventStream(Response):
     """A response of events, which are closed in any case. The headers are set in `__init__`.
 
     Nothing is sent before the first event: `failed` makes the answer of an error in its place. A
-    later error is sent as an event with OpenAI's error form, and `retry_after_ms` if there is a
-    retry time. The stream then ends without `[DONE]`. A stream whose client reads nothing for
-    `stall_s` ends.
+    later error is sent as the event that `broken` makes, and the stream ends. A stream whose client
+    reads nothing for `stall_s` ends.
     """
 
     media_type = "text/event-stream"
@@ -98,6 +109,7 @@ class EventStream(Response):
         headers: Mapping[str, str],
         stall_s: float,
         failed: Callable[[Exception], Response],
+        broken: Callable[[TandemError], bytes] = error_data,
     ) -> None:
         self.status_code = 200
         self.background = None
@@ -105,6 +117,7 @@ class EventStream(Response):
         self._events = events
         self._stall_s = stall_s
         self._failed = failed
+        self._broken = broken
         self.init_headers({"cache-control": "no-cache", "x-accel-buffering": "no", **headers})
         del self.headers["content-length"]
 
@@ -144,16 +157,7 @@ class EventStream(Response):
             async for event in self._events:
                 yield event
         except TandemError as error:
-            yield _failed(error)
+            yield self._broken(error)
         except Exception:
             log.exception("a stream ended in a fault")
-            yield _failed(Internal("internal error"))
-
-
-def _failed(error: TandemError) -> bytes:
-    """The last event of a failed stream, with the retry time that no header can carry any more."""
-    _, body, _ = http_error(error)
-    wait_ms = retry_after_ms(error)
-    if wait_ms is not None:
-        body["error"]["retry_after_ms"] = wait_ms
-    return data(body)
+            yield self._broken(Internal("internal error"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 
@@ -18,34 +18,90 @@ class CallPiece:
 
 
 @dataclass(slots=True)
+class TextPiece:
+    """A piece of the content, or of the `reasoning`."""
+
+    text: str
+    reasoning: bool = False
+
+
+@dataclass(slots=True)
 class AnswerDelta:
-    """The parts that became certain: reasoning, content, and at most one piece of each call.
+    """The parts that became certain, in the order of the answer."""
 
-    `calls_at` characters of the content stand before the first piece of a call.
-    """
+    pieces: list[TextPiece | CallPiece] = field(default_factory=list)
 
-    reasoning: str = ""
-    content: str = ""
-    calls: list[CallPiece] = field(default_factory=list)
-    calls_at: int = 0
+    @property
+    def content(self) -> str:
+        """The content of all pieces."""
+        return self._text(reasoning=False)
+
+    @property
+    def reasoning(self) -> str:
+        """The reasoning of all pieces."""
+        return self._text(reasoning=True)
+
+    @property
+    def calls(self) -> list[CallPiece]:
+        """The pieces of calls."""
+        return [piece for piece in self.pieces if isinstance(piece, CallPiece)]
+
+    def add_content(self, text: str) -> None:
+        """Add content."""
+        self._add_text(text, reasoning=False)
+
+    def add_reasoning(self, text: str) -> None:
+        """Add reasoning."""
+        self._add_text(text, reasoning=True)
 
     def begin_call(self, index: int, name: str) -> None:
         """Add a call."""
-        self._mark()
-        self.calls.append(CallPiece(index, name, begins=True))
+        self.pieces.append(CallPiece(index, name, begins=True))
 
     def add_arguments(self, index: int, text: str) -> None:
         """Add a piece of the arguments of a call."""
         if not text:
             return
-        self._mark()
-        if not self.calls or self.calls[-1].index != index:
-            self.calls.append(CallPiece(index))
-        self.calls[-1].arguments += text
+        last = self.pieces[-1] if self.pieces else None
+        if isinstance(last, CallPiece) and last.index == index:
+            last.arguments += text
+        else:
+            self.pieces.append(CallPiece(index, arguments=text))
 
-    def _mark(self) -> None:
-        if not self.calls:
-            self.calls_at = len(self.content)
+    def add(self, more: AnswerDelta) -> None:
+        """Add what became certain after this."""
+        for piece in more.pieces:
+            if isinstance(piece, TextPiece):
+                self._add_text(piece.text, piece.reasoning)
+            else:
+                self.pieces.append(replace(piece))
+
+    def behind(self, given: AnswerDelta) -> AnswerDelta:
+        """The pieces of this without those that were `given`; these are its beginning."""
+        left = {False: len(given.content), True: len(given.reasoning)}
+        calls, rest = len(given.calls), AnswerDelta()
+        for piece in self.pieces:
+            if isinstance(piece, TextPiece):
+                rest._add_text(piece.text[left[piece.reasoning] :], piece.reasoning)
+                left[piece.reasoning] = max(0, left[piece.reasoning] - len(piece.text))
+            elif calls:
+                calls -= 1
+            else:
+                rest.pieces.append(piece)
+        return rest
+
+    def _text(self, reasoning: bool) -> str:
+        pieces = (piece for piece in self.pieces if isinstance(piece, TextPiece))
+        return "".join(piece.text for piece in pieces if piece.reasoning is reasoning)
+
+    def _add_text(self, text: str, reasoning: bool) -> None:
+        if not text:
+            return
+        last = self.pieces[-1] if self.pieces else None
+        if isinstance(last, TextPiece) and last.reasoning is reasoning:
+            last.text += text
+        else:
+            self.pieces.append(TextPiece(text, reasoning))
 
 
 class CallParser(Protocol):

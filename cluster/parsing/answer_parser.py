@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from cluster.api import Event, Started, Tokens, ToolCallDelta
-from cluster.parsing.answer_delta import AnswerDelta, CallParser
+from cluster.api import Event, Started, TextPart, Tokens, ToolCallDelta
+from cluster.parsing.answer_delta import AnswerDelta, CallParser, CallPiece, TextPiece
 from cluster.parsing.answer_form import AnswerForm
 from cluster.parsing.deepseek import DeepSeekParser
 from cluster.parsing.hermes import HermesParser
@@ -55,7 +55,7 @@ class _ChoiceParser:
 
     def _answer(self, text: str, delta: AnswerDelta) -> None:
         if self._calls is None:
-            delta.content += text
+            delta.add_content(text)
         elif text:
             self._calls.push(text, delta)
 
@@ -77,7 +77,7 @@ class AnswerParser:
         delta = parser.push(tokens.text)
         if tokens.finish_reason is not None:
             parser.end(delta)
-        calls = self._deltas(choice, delta)
+        calls = tuple(self._call(choice, piece) for piece in delta.calls if self._keeps(piece))
         if calls:
             self._called.add(choice)
         finish = tokens.finish_reason
@@ -86,21 +86,23 @@ class AnswerParser:
             text=delta.content,
             reasoning=delta.reasoning,
             tool_calls=calls,
-            calls_at=delta.calls_at,
             finish_reason="tool_calls" if finish == "stop" and choice in self._called else finish,
+            parts=() if _usual(delta) else tuple(self._parts(choice, delta)),
         )
 
-    def _deltas(self, choice: int, delta: AnswerDelta) -> tuple[ToolCallDelta, ...]:
-        return tuple(
-            ToolCallDelta(
-                piece.index,
-                self._id(choice, piece.index) if piece.begins else "",
-                piece.name,
-                piece.arguments,
-            )
-            for piece in delta.calls
-            if self._form.parallel or piece.index == 0
-        )
+    def _parts(self, choice: int, delta: AnswerDelta) -> Iterator[TextPart | ToolCallDelta]:
+        for piece in delta.pieces:
+            if isinstance(piece, TextPiece):
+                yield TextPart(piece.text, piece.reasoning)
+            elif self._keeps(piece):
+                yield self._call(choice, piece)
+
+    def _keeps(self, piece: CallPiece) -> bool:
+        return self._form.parallel or piece.index == 0
+
+    def _call(self, choice: int, piece: CallPiece) -> ToolCallDelta:
+        call_id = self._id(choice, piece.index) if piece.begins else ""
+        return ToolCallDelta(piece.index, call_id, piece.name, piece.arguments)
 
     def _id(self, choice: int, index: int) -> str:
         name = f"{self._form.key}.{choice}.{index}".encode()
@@ -110,6 +112,13 @@ class AnswerParser:
             number, digit = divmod(number, len(_ID_CHARACTERS))
             found += _ID_CHARACTERS[digit]
         return found
+
+
+def _usual(delta: AnswerDelta) -> bool:
+    """Whether the pieces come in the order of the fields of Tokens: reasoning, text, calls."""
+    pieces = delta.pieces
+    ranks = [2 if isinstance(piece, CallPiece) else not piece.reasoning for piece in pieces]
+    return len(pieces) < 2 or ranks == sorted(ranks)
 
 
 class AnswerReader:

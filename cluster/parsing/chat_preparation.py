@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from cluster.api.prompts import ChatPrompt
+from cluster.api.prompts import ROLES, ChatPrompt
 from cluster.parsing.selection import FormSelection
 from cluster.parsing.template_input import render
 from engine.errors import InvalidRequest
@@ -22,6 +22,15 @@ class PreparedChat:
     ids: tuple[int, ...]
     form: str
     samplings: tuple[SamplingParams, ...]
+
+
+def check_messages(prompt: ChatPrompt) -> None:
+    """Raise InvalidRequest for a chat without turns, or with an unknown role."""
+    if not prompt.messages:
+        raise InvalidRequest("messages must not be empty", field="messages")
+    for message in prompt.messages:
+        if message.role not in ROLES:
+            raise InvalidRequest(f"unknown role {message.role!r}", field="messages")
 
 
 def prepare_chat(

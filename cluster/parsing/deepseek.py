@@ -43,11 +43,11 @@ class DeepSeekParser:
     def end(self, delta: AnswerDelta) -> None:
         """Add the rest. A call without arguments was none."""
         if self._state == "content":
-            delta.content += self._content.push(self._rest)
+            delta.add_content(self._content.push(self._rest))
             if not self._calls:
-                delta.content += self._content.rest()
+                delta.add_content(self._content.rest())
         elif self._state == "call" and self._arguments is None:
-            delta.content += CALL_BEGIN + self._rest
+            delta.add_content(CALL_BEGIN + self._rest)
 
     def _between(self, text: str, delta: AnswerDelta) -> str:
         """Take text up to a marker; within the block there is none but white space."""
@@ -55,7 +55,7 @@ class DeepSeekParser:
         found = first_marker(text, markers)
         certain = found[0] if found else len(text) - held_back(text, markers)
         if self._state == "content":
-            delta.content += self._content.push(text[:certain])
+            delta.add_content(self._content.push(text[:certain]))
         if found is None:
             self._rest = text[certain:]
             return ""

@@ -30,9 +30,9 @@ class HermesParser:
         if self._closing or (self._call is not None and self._call.begun):
             return
         raw = self._rest if self._call is None else self._call.raw
-        delta.content += self._content.push(raw)
+        delta.add_content(self._content.push(raw))
         if not self._calls:
-            delta.content += self._content.rest()
+            delta.add_content(self._content.rest())
 
     def _text(self, text: str, delta: AnswerDelta) -> str:
         """Take content up to a block, or the end of a block; returns what is left."""
@@ -40,12 +40,12 @@ class HermesParser:
         if found is None:
             held = held_back(text, MARKERS if self._closing else (OPEN,))
             if not self._closing:
-                delta.content += self._content.push(text[: len(text) - held])
+                delta.add_content(self._content.push(text[: len(text) - held]))
             self._rest = text[len(text) - held :]
             return ""
         at, marker = found
         if not self._closing:
-            delta.content += self._content.push(text[:at])
+            delta.add_content(self._content.push(text[:at]))
         self._closing = False
         if marker == OPEN:
             self._call = CallObject(self._calls, opening=OPEN)
@@ -56,7 +56,7 @@ class HermesParser:
         assert call is not None
         end = call.take(text, 0, delta)
         if call.failed:
-            delta.content += self._content.push(call.raw)
+            delta.add_content(self._content.push(call.raw))
             self._call = None
         elif call.ended:
             self._call, self._closing = None, True

@@ -31,7 +31,7 @@ class Llama3Parser:
         text, self._rest = self._rest + text, ""
         while text:
             if self._content:
-                delta.content += text
+                delta.add_content(text)
                 return
             text = self._call_piece(text, delta) if self._call else self._between(text)
 
@@ -40,9 +40,9 @@ class Llama3Parser:
         if self._content:
             return
         if self._call is not None and not self._call.begun:
-            delta.content += self._call.raw
+            delta.add_content(self._call.raw)
         elif self._call is None and not self._calls:
-            delta.content += self._before + self._rest
+            delta.add_content(self._before + self._rest)
 
     def _between(self, text: str) -> str:
         """Take what may stand before an object; returns what is left."""
@@ -66,7 +66,7 @@ class Llama3Parser:
         assert call is not None
         end = call.take(text, 0, delta)
         if call.failed:
-            delta.content += call.raw
+            delta.add_content(call.raw)
             self._call, self._content = None, True
         elif call.ended:
             self._call, self._before = None, ""

@@ -41,14 +41,14 @@ class MistralParser:
     def end(self, delta: AnswerDelta) -> None:
         """Add the rest. A marker without a call behind it was none."""
         if self._call is not None and not self._call.begun:
-            delta.content += self._content.push(self._call.raw)
+            delta.add_content(self._content.push(self._call.raw))
         elif self._state == "content":
-            delta.content += self._content.push(self._rest)
+            delta.add_content(self._content.push(self._rest))
         elif self._state == "first" and not self._calls:
-            delta.content += self._content.push(CALLS + self._rest)
+            delta.add_content(self._content.push(CALLS + self._rest))
         else:
             return
-        delta.content += self._content.rest()
+        delta.add_content(self._content.rest())
 
     def _between(self, text: str, delta: AnswerDelta) -> str:
         if self._state in ("content", "after"):
@@ -65,7 +65,7 @@ class MistralParser:
         found = first_marker(text, (CALLS,))
         certain = found[0] if found else len(text) - held_back(text, (CALLS,))
         if self._state == "content":
-            delta.content += self._content.push(text[:certain])
+            delta.add_content(self._content.push(text[:certain]))
         if found is None:
             self._rest = text[certain:]
             return ""
@@ -100,7 +100,7 @@ class MistralParser:
     def _marker_again(self, text: str, delta: AnswerDelta) -> str:
         """The marker was no call's: it is content, if there is no call before it."""
         if not self._calls:
-            delta.content += self._content.push(CALLS)
+            delta.add_content(self._content.push(CALLS))
         return text
 
     def _value(self, arguments: ArgumentsReader, text: str, delta: AnswerDelta) -> str:
@@ -116,7 +116,7 @@ class MistralParser:
         if call.failed:
             self._call, self._state = None, "content" if not self._calls else "after"
             if not self._calls:
-                delta.content += self._content.push(call.raw)
+                delta.add_content(self._content.push(call.raw))
         elif call.ended:
             self._call = None
             self._calls += 1

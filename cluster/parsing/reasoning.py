@@ -48,13 +48,13 @@ class ReasoningSplitter:
     def end(self, delta: AnswerDelta) -> str:
         """Add the rest of reasoning that did not end; returns text that is none."""
         if self._state == "reasoning":
-            delta.reasoning += self._reasoning.push(self._rest)
+            delta.add_reasoning(self._reasoning.push(self._rest))
         return self._rest if self._state == "before" else ""
 
     def _within(self, text: str, delta: AnswerDelta) -> str:
         at = text.find(self._closing)
         certain = at if at >= 0 else len(text) - held_back(text, (self._closing,))
-        delta.reasoning += self._reasoning.push(text[:certain])
+        delta.add_reasoning(self._reasoning.push(text[:certain]))
         if at < 0:
             self._rest = text[certain:]
             return ""

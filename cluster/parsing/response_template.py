@@ -34,7 +34,7 @@ class ResponseTemplateParser:
     def push(self, text: str, delta: AnswerDelta) -> None:
         """Take the next piece of the text, and add what became certain."""
         if self._broken:
-            delta.content += text
+            delta.add_content(text)
             return
         self._raw.append(text)
         new = AnswerDelta()
@@ -77,25 +77,15 @@ class ResponseTemplateParser:
             try:
                 self._take(self._answer.push(character), whole)
             except _FAULTS:
-                whole.content += self._call + text[at + 1 :]
+                whole.add_content(self._call + text[at + 1 :])
                 break
         else:
-            whole.content += self._call
-        given = self._given
-        return AnswerDelta(
-            whole.reasoning[len(given.reasoning) :],
-            whole.content[len(given.content) :],
-            whole.calls[len(given.calls) :],
-            max(0, whole.calls_at - len(given.content)),
-        )
+            whole.add_content(self._call)
+        return whole.behind(self._given)
 
     def _give(self, new: AnswerDelta, delta: AnswerDelta) -> None:
-        for one in (self._given, delta):
-            if new.calls and not one.calls:
-                one.calls_at = len(one.content) + new.calls_at
-            one.reasoning += new.reasoning
-            one.content += new.content
-            one.calls += new.calls
+        self._given.add(new)
+        delta.add(new)
 
     def _take(self, events: Iterable[Event], delta: AnswerDelta) -> None:
         for event in events:
@@ -105,9 +95,9 @@ class ResponseTemplateParser:
             elif kind == "region_chunk" and name in self._texts:
                 text = self._texts[name].push(event["text"])
                 if name == "content":
-                    delta.content += text
+                    delta.add_content(text)
                 else:
-                    delta.reasoning += text
+                    delta.add_reasoning(text)
 
     def _take_call(self, event: Event, delta: AnswerDelta) -> None:
         if event["type"] == "region_chunk":

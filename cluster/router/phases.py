@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager
 from cluster.admission.admission_queue import AdmissionQueue
 from cluster.admission.arrival import retry_key, size_of
 from cluster.admission.assignment import Assignment, FirstTokenTiming
-from cluster.api import ChatPrompt, ChoiceSummary, GenerateRequest, Started, Summary
+from cluster.api import ChatPrompt, ChoiceSummary, GenerateRequest, Prompt, Started, Summary
 from cluster.api.gather import together
 from cluster.discovery.healthy_replicas import HealthyReplicas
 from cluster.placement.decode_capacity import token_capacity
@@ -79,7 +79,7 @@ class RequestPhases:
 
         Raises a TandemError.
         """
-        async with self._within(self._timeout_s, request):
+        async with self._within(self._timeout_s, request.prompt):
             prepared = await self._prepare(request, account.request_id)
             if prepared.delivery.at_end:
                 events.keep_text()
@@ -107,6 +107,11 @@ class RequestPhases:
                 for assignment in assignments:
                     assignment.release()
 
+    async def count(self, model: str, prompt: ChatPrompt) -> int:
+        """The tokens of a chat. Raises a TandemError."""
+        async with self._within(self._timeout_s, prompt):
+            return await self._preprocessor.count(model, prompt)
+
     async def go_on(
         self,
         request: GenerateRequest,
@@ -117,7 +122,7 @@ class RequestPhases:
         """Serve the rest of a request that another router began. Raises a TandemError."""
         # Nobody worked on it for a while, so it has some time in any case.
         left_s = max(_LEAST_REST_S, self._timeout_s - (time.monotonic() - account.began_s))
-        async with self._within(left_s, request):
+        async with self._within(left_s, request.prompt):
             prepared = await self._prepare(request, account.request_id)
             account.prompt_ids = prepared.prompt_ids
             wanted = one_of(placement_request(prepared, account.began_s, account.tenant, request))
@@ -128,12 +133,12 @@ class RequestPhases:
             return _summary(prepared, await together(runs), account.began_s)
 
     @asynccontextmanager
-    async def _within(self, seconds: float, request: GenerateRequest) -> AsyncIterator[None]:
+    async def _within(self, seconds: float, prompt: Prompt) -> AsyncIterator[None]:
         try:
             async with asyncio.timeout(seconds):
                 yield
         except PromptTooLong as error:
-            if isinstance(request.prompt, ChatPrompt):
+            if isinstance(prompt, ChatPrompt):
                 error.field = "messages"
             raise
         except TimeoutError:

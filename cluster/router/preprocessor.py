@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import TypeVar
 
 from cluster.api import (
-    ROLES,
     ChatPrompt,
     GenerateRequest,
     ModelCard,
@@ -25,7 +24,7 @@ from cluster.api.validation import check_choices, check_tenant
 from cluster.config.endpoint_lookup import endpoint_of, lane_of
 from cluster.config.endpoints import EndpointConfig
 from cluster.config.stream_mode import delivery_of
-from cluster.parsing.chat_preparation import PreparedChat, prepare_chat
+from cluster.parsing.chat_preparation import PreparedChat, check_messages, prepare_chat
 from cluster.parsing.selection import FormSelection
 from cluster.parsing.template_input import characters
 from cluster.router.resume_state import PreparedRequest
@@ -118,12 +117,13 @@ class Preprocessor:
             form=form,
         )
 
+    async def count(self, model: str, prompt: ChatPrompt) -> int:
+        """The tokens of a chat; raises as `prepare`."""
+        self._check_model(model)
+        return len((await self._chat(prompt, SamplingParams())).ids)
+
     async def _chat(self, prompt: ChatPrompt, sampling: SamplingParams) -> PreparedChat:
-        if not prompt.messages:
-            raise InvalidRequest("messages must not be empty", field="messages")
-        for message in prompt.messages:
-            if message.role not in ROLES:
-                raise InvalidRequest(f"unknown role {message.role!r}", field="messages")
+        check_messages(prompt)
         size = characters(prompt)
         self._check_length(size)
         return await self._threads.run(
@@ -209,17 +209,18 @@ class Preprocessor:
         return self._endpoints.get(self.endpoint_of(request))
 
     def _endpoint(self, request: GenerateRequest) -> EndpointConfig:
-        if request.model and request.model != self._card.name:
-            raise NotFound(
-                f"model {shown(request.model)} is not served here; {self._card.name!r} is",
-                field="model",
-            )
+        self._check_model(request.model)
         name = self.endpoint_of(request)
         if name not in self._endpoints:
             known = ", ".join(self._card.endpoints)
             what = f"endpoint {shown(name)} is not configured; use one of: {known}"
             raise NotFound(what, field="endpoint")
         return self._endpoints[name]
+
+    def _check_model(self, model: str) -> None:
+        if model and model != self._card.name:
+            what = f"model {shown(model)} is not served here; {self._card.name!r} is"
+            raise NotFound(what, field="model")
 
     async def _tokenize_scored(self, prompt: ScorePrompt) -> tuple[tuple[int, ...], int]:
         """All token ids of a text to be scored, and the position of the first one that is scored.

@@ -18,6 +18,7 @@ from cluster.admission.arrival import arrival_of
 from cluster.admission.refusals import Refused
 from cluster.api import Event, GenerateRequest, ModelCard, ResumeRequest, Started, Summary
 from cluster.api.event_streams import closing
+from cluster.api.prompts import ChatPrompt
 from cluster.config.router import RouterConfig
 from cluster.discovery.healthy_replicas import HealthyReplicas
 from cluster.discovery.silent_replicas import SilentReplicas
@@ -159,6 +160,11 @@ class Router:
         if self._resumable is None:
             return False
         return await self._resumable.cancel(stream_id, self._named(tenant))
+
+    async def count_tokens(self, model: str, prompt: ChatPrompt) -> int:
+        """The tokens of a chat; raises a TandemError."""
+        self._check_open()
+        return await self._phases.count(model, prompt)
 
     async def generate(self, request: GenerateRequest) -> AsyncIterator[Event]:
         """Started, then Tokens, then Summary; raises a TandemError.

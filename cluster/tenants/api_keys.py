@@ -26,6 +26,8 @@ from engine.rare_log import RareLog
 
 log = logging.getLogger(__name__)
 
+# Anthropic's clients send their key in it.
+KEY_HEADER = "x-api-key"
 # Promise: how soon a change of the keys counts, in a file and in Redis.
 POLL_S = 1.0
 # Bound: refusals are logged so often at most, so that a stranger cannot fill the log.
@@ -140,6 +142,12 @@ class FileKeys(ApiKeys):
 def identify(keys: ApiKeys | None, authorization: str | None, named: str) -> str:
     """The tenant of a request: that of its key, or without keys the tenant that it names."""
     return named if keys is None else keys.tenant(authorization)
+
+
+def authorization_of(header: Callable[[str], str | None]) -> str | None:
+    """The `Authorization` of an HTTP request; without one, its `x-api-key` in that form."""
+    key = header(KEY_HEADER)
+    return header("authorization") or (None if key is None else f"Bearer {key}")
 
 
 def check_metrics(keys: ApiKeys | None, authorization: str | None) -> None:

@@ -100,18 +100,21 @@ class SamplingParams:
             _between("logit_bias", bias, -100.0, 100.0)
 
 
-def check_count(name: str, values: Sized) -> None:
-    """Raise InvalidRequest where the list or map of that name has too many values."""
-    most, unit = _MOST[name]
+def check_count(name: str, values: Sized, field: str = "") -> None:
+    """Raise InvalidRequest where the list or map of that name has too many values.
+
+    `field` is the client's name of it, if it has another one.
+    """
+    (most, unit), field = _MOST[name], field or name
     if len(values) > most:
-        raise InvalidRequest(f"{name}: at most {most} {unit}, not {len(values)}", field=name)
+        raise InvalidRequest(f"{field}: at most {most} {unit}, not {len(values)}", field=field)
 
 
-def check_stop(text: str) -> None:
-    """Raise InvalidRequest where a stop string is empty or too long."""
+def check_stop(text: str, field: str = "stop") -> None:
+    """Raise InvalidRequest, naming `field`, where a stop string is empty or too long."""
     if not 0 < len(text) <= MAX_STOP_CHARACTERS:
         raise InvalidRequest(
-            f"stop: each string must have 1 to {MAX_STOP_CHARACTERS} characters", field="stop"
+            f"{field}: each string must have 1 to {MAX_STOP_CHARACTERS} characters", field=field
         )
 
 

@@ -72,6 +72,7 @@ class ScriptedGenerator:
     gone: tuple[str, ...] = ()
     ill: tuple[str, ...] = ()
     requests: list[GenerateRequest] = field(default_factory=list)
+    counted: list[ChatPrompt] = field(default_factory=list)
     started: list[str] = field(default_factory=list)
     finished: list[str] = field(default_factory=list)
     closed: list[str] = field(default_factory=list)
@@ -120,6 +121,12 @@ class ScriptedGenerator:
         async with closing(rest) as events:
             async for event in events:
                 yield event
+
+    async def count_tokens(self, model: str, prompt: ChatPrompt) -> int:
+        if self.error is not None:
+            raise self.error
+        self.counted.append(prompt)
+        return self._check(GenerateRequest(prompt, model=model))
 
     async def generate(self, request: GenerateRequest) -> AsyncIterator[Event]:
         if not request.resumable:

@@ -64,6 +64,17 @@ BODIES = [
     {"messages": [{"role": "user", "content": [{"type": SECRET}]}]},
     {"messages": SECRET},
 ]
+SAID = [{"role": "user", "content": SECRET}]
+_CALL = {"type": "tool_use", "id": "c", "name": SECRET, "input": {SECRET: SECRET}}
+MESSAGES = [
+    {"messages": SAID},
+    {"messages": SAID, "system": SECRET, "metadata": {"user_id": SECRET}},
+    {"messages": SAID, "stop_sequences": [SECRET] * 100},
+    {"messages": [{"role": "assistant", "content": [_CALL]}, *SAID]},
+    {"messages": SAID, "tools": [{"name": SECRET, "input_schema": {"type": SECRET}}]},
+    {"messages": SAID, SECRET: 1},
+    {"messages": [{"role": SECRET, "content": [{"type": SECRET}]}]},
+]
 
 
 @pytest.fixture
@@ -86,6 +97,18 @@ async def test_nothing_that_a_client_sent_or_got_is_recorded(locked):
                 if reply.status_code == 200:
                     choice = reply.json()["choices"][0]
                     answers.append(choice.get("text") or choice["message"]["content"])
+            for body in MESSAGES:
+                sent = {"model": "", **body}
+                for url, more in (("", {"max_tokens": 4}), ("/count_tokens", {})):
+                    reply = await http.post(
+                        f"{base}/messages{url}", json=sent | more, headers={"x-api-key": KEY}
+                    )
+                    if "content" in reply.json():
+                        answers += [block.get("text", "") for block in reply.json()["content"]]
+            unknown = await http.post(
+                f"{base}/messages", json=MESSAGES[0], headers={"x-api-key": f"{KEY}x"}
+            )
+            assert unknown.status_code == 401 and KEY not in unknown.text
             wrong = {"authorization": f"Bearer {KEY}x"}
             assert (await http.get(f"{base}/models", headers=wrong)).status_code in (200, 401)
             await http.post(f"{base}/completions", json=BODIES[0], headers=wrong)
@@ -98,7 +121,7 @@ async def test_nothing_that_a_client_sent_or_got_is_recorded(locked):
         metrics = generate_latest(page._backend.registry).decode()
     logged = log.getvalue()
     assert "request ended" in logged and "tandem_requests_total" in metrics
-    assert len(answers) >= 4
+    assert len(answers) >= 6
     for text in (logged, metrics, str(locked.to_dict())):
         assert SECRET not in text
         assert KEY not in text

@@ -77,7 +77,7 @@ def read_template_kwargs(value: object) -> str:
     field = "chat_template_kwargs"
     if not isinstance(value, dict):
         raise InvalidRequest(f"{field} must be an object, not {shown(value)}", field=field)
-    return check_template_kwargs(_json(value, field), field) if value else ""
+    return check_template_kwargs(json_text(value, field), field) if value else ""
 
 
 def _entries(value: object) -> Iterator[tuple[object, str]]:
@@ -112,7 +112,7 @@ def _tool(function: Mapping[str, Any], name: str) -> Tool:
             f"{name}.strict must be true or false, not {shown(strict)}", field=f"{name}.strict"
         )
     parameters, field = function.get("parameters"), f"{name}.parameters"
-    schema = "" if parameters is None else check_parameters(_json(parameters, field), field)
+    schema = "" if parameters is None else check_parameters(json_text(parameters, field), field)
     return Tool(
         check_tool_name(function.get("name"), f"{name}.name"),
         check_text(description or "", f"{name}.description"),
@@ -160,7 +160,8 @@ def _check_known(entry: Mapping[str, Any], name: str, known: frozenset[str]) -> 
         raise InvalidRequest(f"unknown field {name}.{shown(unknown[:64])}", field=field)
 
 
-def _json(value: object, field: str) -> str:
+def json_text(value: object, field: str) -> str:
+    """`value` as JSON; raises InvalidRequest, naming `field`."""
     try:
         return check_text(json.dumps(value, ensure_ascii=False), field)
     except (ValueError, RecursionError):

@@ -9,7 +9,7 @@ from cluster.gateway.openai_chunks import progress_json
 from cluster.gateway.sse import HEARTBEAT, comment
 
 # As of the router, which does not know what its front ends write.
-_HEARTBEAT_S = 10.0
+HEARTBEAT_S = 10.0
 
 
 def comment_of(event: Event, first_choice: int = 0) -> bytes:
@@ -28,16 +28,17 @@ def comment_of(event: Event, first_choice: int = 0) -> bytes:
 
 
 class SilenceFiller:
-    """Has a heartbeat written where the text of tokens waits in a parser for long."""
+    """Has a `heartbeat` written where the text of tokens waits in a parser for long."""
 
-    def __init__(self) -> None:
+    def __init__(self, heartbeat: bytes = HEARTBEAT) -> None:
+        self._heartbeat = heartbeat
         self._written_s = time.monotonic()
 
     def filled(self, event: Event, written: bytes) -> bytes:
         """What to write for an event in place of nothing."""
         now = time.monotonic()
-        if isinstance(event, Tokens) and now - self._written_s >= _HEARTBEAT_S:
-            written = written or HEARTBEAT
+        if isinstance(event, Tokens) and now - self._written_s >= HEARTBEAT_S:
+            written = written or self._heartbeat
         if written:
             self._written_s = now
         return written

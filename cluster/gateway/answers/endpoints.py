@@ -13,13 +13,13 @@ from cluster.api.event_streams import merge, unless
 from cluster.api.tracing import REQUEST_ID, Trace
 from cluster.api.validation import check_stream_id
 from cluster.gateway.answers.chunk_stream import ChunkStream
+from cluster.gateway.answers.failures import gone
 from cluster.gateway.answers.resumed import resumed
 from cluster.gateway.answers.stream_cursor import LAST_EVENT_ID, StreamCursor, read_counts
 from cluster.gateway.sse import EventStream, disconnected, dump
 from engine.errors import InvalidRequest, NotFound
 
 STREAM_HEADER = "x-stream-id"
-_CLIENT_CLOSED = 499
 
 
 class StreamEndpoints:
@@ -49,7 +49,7 @@ class StreamEndpoints:
         wanted = ResumeRequest(cursor.stream_id, tuple(cursor.have), tenant)
         rest = await unless(disconnected(request.receive), resumed(self._generator, wanted))
         if rest is None:
-            return Response(status_code=_CLIENT_CLOSED)
+            return gone()
         request.state.request_id = rest.note.request_id
         chunks = ChunkStream(rest.note, self._generator, 1, cursor, rest.offsets)
         name = Trace.of(request.headers.get).request_id or rest.note.request_id

@@ -20,8 +20,8 @@ from starlette.responses import Response
 
 from cluster.api import Event, GenerateRequest, Generator, ResumeRequest, Started
 from cluster.api.event_streams import closing, unless
-from cluster.api.tracing import REQUEST_ID, Trace
 from cluster.gateway.answers.arrival import RequestArrival
+from cluster.gateway.answers.failures import failed, gone, identified
 from cluster.gateway.answers.resumed import reopened
 from cluster.gateway.responses.answer import ResponseAnswer
 from cluster.gateway.responses.event_stream import ResponseEvents
@@ -35,7 +35,6 @@ from engine.errors import Internal, InvalidRequest, TandemError, shown
 log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
-_CLIENT_CLOSED = 499
 # Bound: the time until a response that was cancelled has ended.
 _CANCEL_S = 5.0
 # Bound: digits of a sequence number.
@@ -82,19 +81,17 @@ class AskedResponse:
 
 
 class ResponseEndpoints:
-    """The endpoints of responses. `failed` makes the answer to a request that failed."""
+    """The endpoints of responses."""
 
     def __init__(
         self,
         generator: Generator,
         stall_s: float,
         door: HttpDoor,
-        failed: Callable[[Request, Exception], Response],
     ) -> None:
         self._generator = generator
         self._stall_s = stall_s
         self._door = door
-        self._failed = failed
         # Each listens to a response in the background, whose request the router bounds.
         self._listening: set[asyncio.Task[None]] = set()
 
@@ -134,7 +131,7 @@ class ResponseEndpoints:
     async def _in_background(self, request: Request, asked: AskedResponse) -> Response:
         """Begin a response, and give it as another router would."""
         if await unless(disconnected(request.receive), self._begin(asked.request)) is None:
-            return Response(status_code=_CLIENT_CLOSED)
+            return gone()
         stream_id, tenant = asked.request.stream_id, asked.request.tenant
         try:
             wanted = ResumeRequest(stream_id, (), tenant, asked.stream)
@@ -178,7 +175,7 @@ class ResponseEndpoints:
         opening = reopened(self._generator, wanted)
         found = await unless(disconnected(request.receive), opening)
         if found is None:
-            return Response(status_code=_CLIENT_CLOSED)
+            return gone()
         started, events = found
         try:
             note = ResponseNote.read(started.note, wanted.stream_id)
@@ -205,17 +202,15 @@ class ResponseEndpoints:
         after: int = -1,
     ) -> Response:
         written = ResponseEvents(answer, after).events(events)
-        return EventStream(
-            written, _identified(request), self._stall_s, partial(self._failed, request)
-        )
+        return EventStream(written, identified(request), self._stall_s, partial(failed, request))
 
     async def _whole(
         self, request: Request, answer: ResponseAnswer, events: AsyncIterator[Event]
     ) -> Response:
         whole = await unless(disconnected(request.receive), _collected(answer, events))
         if whole is None:
-            return Response(status_code=_CLIENT_CLOSED)
-        return Response(whole, 200, _identified(request), "application/json")
+            return gone()
+        return Response(whole, 200, identified(request), "application/json")
 
 
 async def _collected(answer: ResponseAnswer, events: AsyncIterator[Event]) -> bytes:
@@ -250,9 +245,3 @@ def _stream_options(given: Mapping[str, str]) -> tuple[bool, int]:
     if not (after.isascii() and after.isdecimal() and len(after) <= _DIGITS):
         raise InvalidRequest(f"{field} must be a sequence number, not {shown(after)}", field=field)
     return stream, int(after)
-
-
-def _identified(request: Request) -> dict[str, str]:
-    """The header with the client's own `X-Request-Id`, or else with the request's id."""
-    name: str = request.state.request_id
-    return {REQUEST_ID: Trace.of(request.headers.get).request_id or name}

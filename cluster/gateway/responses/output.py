@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from cluster.api import Tokens
+from cluster.api import Tokens, ToolCallDelta
 from cluster.gateway.openai_chunks import Json
 from engine.types.sequence import FinishReason
 
@@ -83,18 +83,18 @@ class ResponseOutput:
         found: list[OutputEvent] = []
         self.characters += len(event.text) + len(event.reasoning)
         self.reasoning_characters += len(event.reasoning)
-        self._text("reasoning", event.reasoning, [], found)
-        before = 0 if self._called else event.calls_at if event.tool_calls else len(event.text)
-        self._text("message", event.text[:before], logprobs, found)
-        if before < len(event.text):
-            self._behind.append(event.text[before:])
-            self._behind_logprobs += logprobs if not before else []
-        for call in event.tool_calls:
-            self._called = True
-            if call.id:
-                self._begin("function_call", found, call.id, call.name)
-            self.characters += len(call.name) + len(call.arguments)
-            self._add(call.arguments, [], found)
+        for part in event.in_order():
+            if isinstance(part, ToolCallDelta):
+                self._call(part, found)
+            elif part.reasoning:
+                self._text("reasoning", part.text, [], found)
+            elif part.text:
+                if self._called:
+                    self._behind.append(part.text)
+                    self._behind_logprobs += logprobs
+                else:
+                    self._text("message", part.text, logprobs, found)
+                logprobs = []
         if event.finish_reason is not None:
             self.finish = event.finish_reason
             self._text("message", "".join(self._behind), self._behind_logprobs, found)
@@ -111,6 +111,13 @@ class ResponseOutput:
     def json(self) -> list[Json]:
         """The items so far."""
         return [item.json() for item in self._items]
+
+    def _call(self, call: ToolCallDelta, found: list[OutputEvent]) -> None:
+        self._called = True
+        if call.id:
+            self._begin("function_call", found, call.id, call.name)
+        self.characters += len(call.name) + len(call.arguments)
+        self._add(call.arguments, [], found)
 
     def _text(
         self, kind: ItemKind, text: str, logprobs: list[Json], found: list[OutputEvent]

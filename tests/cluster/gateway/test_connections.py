@@ -12,6 +12,7 @@ from websockets.asyncio.client import connect
 
 from cluster.gateway import grpc_server as gateway_grpc
 from cluster.gateway import uvicorn_server as http_server
+from cluster.gateway.answers import comments
 from cluster.router import event_buffer
 from tests.cluster.gateway.http_listener import front_end
 from tests.cluster.scripted_generator import ScriptedGenerator
@@ -60,4 +61,4 @@ async def test_small_writes_leave_at_once_over_grpc():
 
 
 def test_silence_lasts_ten_seconds_at_most():
-    assert event_buffer.HEARTBEAT_S == http_server.PING_S == 10.0
+    assert event_buffer.HEARTBEAT_S == comments.HEARTBEAT_S == http_server.PING_S == 10.0

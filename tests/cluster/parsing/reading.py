@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from cluster.api import Tokens
+from cluster.api import Tokens, ToolCallDelta
 from cluster.parsing.answer_form import AnswerForm
 from cluster.parsing.answer_parser import AnswerParser
 
@@ -63,10 +63,20 @@ def read(form: AnswerForm, pieces: Sequence[str]) -> list[Had]:
         content, reasoning = had.content + tokens.text, had.reasoning + tokens.reasoning
         ahead = had.ahead
         if tokens.tool_calls and not had.calls:
-            ahead = len(had.content) + tokens.calls_at
+            ahead = len(had.content) + _ahead(tokens)
         had = Had(content, reasoning, tuple(calls), tokens.finish_reason, ahead)
         found.append(had)
     return found
+
+
+def _ahead(tokens: Tokens) -> int:
+    """The characters of the content before the first piece of a call."""
+    ahead = 0
+    for part in tokens.in_order():
+        if isinstance(part, ToolCallDelta):
+            break
+        ahead += 0 if part.reasoning else len(part.text)
+    return ahead
 
 
 def check_splits(form: AnswerForm, text: str) -> Had:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster.api import Started, Tokens
+from cluster.api import Started, TextPart, Tokens, ToolCallDelta
 from cluster.parsing.answer_form import AnswerForm
 from cluster.parsing.answer_parser import AnswerReader
 from cluster.parsing.deepseek import MARKERS as DEEPSEEK
@@ -78,3 +78,21 @@ def test_without_parallel_calls_the_first_call_alone_counts():
     form = replace(form_of("hermes"), parallel=False)
     text = '<tool_call>{"name": "get"}</tool_call><tool_call>{"name": "put"}</tool_call>'
     assert read(form, [text])[-1].calls == (("get", "{}"),)
+
+
+def test_parts_are_there_where_the_order_is_another_than_that_of_the_fields():
+    call = '<tool_call>{"name": "get", "arguments": {}}</tool_call>'
+    form = form_of("hermes", reasoning="think")
+
+    def parts(text):
+        found = AnswerReader(form.text()).take(Tokens(0, 0, (1,), text, "stop"))
+        assert found.text + found.reasoning == text.replace(call, "").replace(
+            "<think>a</think>", "a"
+        )
+        kinds = {TextPart: "text", ToolCallDelta: "call"}
+        return [getattr(one, "text", "") or kinds[type(one)] for one in found.parts]
+
+    assert parts(call + "b") == ["call", "b"]
+    assert parts(f"b{call}c{call}") == ["b", "call", "c", "call"]
+    for usual in ("b", f"b{call}", f"{call}{call}", f"<think>a</think>{call}"):
+        assert parts(usual) == []

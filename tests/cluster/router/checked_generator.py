@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
-from cluster.api import Event, GenerateRequest, ModelCard
+from cluster.api import ChatPrompt, Event, GenerateRequest, ModelCard
 from cluster.config.endpoints import EndpointConfig
 from cluster.router.preprocessor import Preprocessor
 from engine.text.tokenizer import Tokenizer
@@ -21,6 +21,9 @@ class CheckedGenerator(ScriptedGenerator):
         super().__init__()
         endpoints = {"chat": EndpointConfig(max_output_tokens=2)}
         self.preprocessor = Preprocessor(CARD, tokenizer, endpoints, threads=1, eos_ids=[257])
+
+    async def count_tokens(self, model: str, prompt: ChatPrompt) -> int:
+        return await self.preprocessor.count(model, prompt)
 
     async def generate(self, request: GenerateRequest) -> AsyncIterator[Event]:
         prepared = await self.preprocessor.prepare(request, "id", None)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -20,6 +21,7 @@ from websockets.asyncio.client import connect
 
 from cluster.gateway import grpc_server
 from cluster.gateway.http_app import create_app
+from cluster.gateway.messages.requests import CountRequest, MessagesRequest
 from cluster.gateway.openai_fields import IGNORED, REFUSED
 from cluster.gateway.openai_requests import ChatRequest, CompletionRequest
 from cluster.gateway.responses import requests as responses
@@ -27,7 +29,7 @@ from engine.text.tokenizer import Tokenizer
 from tandem_client.errors import FIELD_TRAILER
 from tandem_client.protos import inference_pb2 as wire
 from tests import tiny
-from tests.cluster.gateway.http_listener import CHAT, HELLO, TEXT, front_end, metrics
+from tests.cluster.gateway.http_listener import AS_JSON, CHAT, HELLO, TEXT, front_end, metrics
 from tests.cluster.router.checked_generator import CheckedGenerator
 
 HUGE = 10**400
@@ -95,6 +97,87 @@ async def test_http_names_the_field(generator, form):
                 response = await client.post(path, content=body, headers=headers)
                 if response.status_code != 200:
                     check(response.status_code, response.json()["error"], field, value)
+
+
+MESSAGE = {"model": "demo", "max_tokens": 2, **HELLO}
+BLOCKS = [
+    {"role": "user", "content": [{"type": "text", "text": "a", "citations": None}]},
+    {
+        "role": "assistant",
+        "content": [
+            {"type": "thinking", "thinking": "b"},
+            {"type": "tool_use", "id": "c", "name": "d", "input": {"e": 1}},
+        ],
+    },
+    {
+        "role": "user",
+        "content": [
+            {
+                "type": "tool_result",
+                "tool_use_id": "c",
+                "content": [{"type": "text", "text": "f"}],
+                "is_error": False,
+            }
+        ],
+    },
+]
+FULL = MESSAGE | {
+    "messages": BLOCKS,
+    "system": [{"type": "text", "text": "a"}],
+    "tools": [{"name": "d", "description": "g", "input_schema": {"type": "object"}}],
+    "tool_choice": {"type": "tool", "name": "d", "disable_parallel_tool_use": True},
+    "thinking": {"type": "enabled", "budget_tokens": 9, "display": "omitted"},
+    "output_config": {"effort": "low"},
+    "metadata": {"user_id": "h"},
+    "stop_sequences": ["i"],
+}
+
+
+def odd_bodies(value: Any, odd: object) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Copies of a document with `odd` in one place each, and the fields on the way to it."""
+    pairs = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, one in pairs:
+        name = (key,) if isinstance(key, str) else ()
+        copy = dict(value) if isinstance(value, dict) else list(value)
+        copy[key] = odd
+        yield name, copy
+        if isinstance(one, dict | list):
+            for path, inner in odd_bodies(one, odd):
+                copy = dict(value) if isinstance(value, dict) else list(value)
+                copy[key] = inner
+                yield (*name, *path), copy
+
+
+async def test_messages_name_the_field(generator):
+    transport = httpx.ASGITransport(create_app(generator, metrics))
+    fields = {*MessagesRequest.model_fields, "cache_control", "container", "mcp_servers"}
+    seen = 0
+    async with httpx.AsyncClient(
+        transport=transport, base_url="http://localhost", headers=AS_JSON
+    ) as client:
+        for odd in VALUES:
+            bodies = [((field,), MESSAGE | {field: odd}) for field in sorted(fields)]
+            if not isinstance(odd, str) or len(odd) < 9:
+                bodies += odd_bodies(FULL, odd)
+            for path, body in bodies:
+                response = await client.post("/v1/messages", content=json.dumps(body))
+                seen += 1
+                if response.status_code == 200:
+                    continue
+                shown, error = f"{path}: {odd!r:.60}", response.json()["error"]
+                assert response.status_code in (400, 404), (shown, error)
+                assert error["type"] in ("invalid_request_error", "not_found_error")
+                words = (*path, "prompt is too long")
+                named = any(word in error["message"] for word in words)
+                assert named, (shown, error)
+                assert len(error["message"]) < 1000
+        for field in CountRequest.model_fields:
+            body = json.dumps({"model": "demo", **HELLO, field: HUGE})
+            found = await client.post("/v1/messages/count_tokens", content=body)
+            assert found.status_code == 400 and field in found.json()["error"]["message"]
+        whole = await client.post("/v1/messages", content=json.dumps(FULL))
+        assert whole.status_code == 200, whole.text
+    assert seen > 500
 
 
 @pytest.mark.parametrize("form", FORMS)

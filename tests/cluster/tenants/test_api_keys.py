@@ -18,6 +18,7 @@ from tests.cluster.gateway.http_listener import front_end
 from tests.cluster.scripted_generator import ScriptedGenerator
 
 KEYS = {"acme": ["key-1", "key-2"], "other": ["key-3"]}
+IN_OWN_HEADER = {"x-api-key": "key-3"}
 CHAT = {"messages": [{"role": "user", "content": "a b"}]}
 
 
@@ -126,6 +127,10 @@ async def test_over_http_the_key_and_no_header_names_the_tenant(keys):
             answer = await client.post(f"/v1/{path}", json=body, headers=proved)
             assert answer.status_code == 200
         assert [request.tenant for request in generator.requests] == ["acme", "acme"]
+        named = await client.post("/v1/completions", json={"prompt": "a"}, headers=IN_OWN_HEADER)
+        assert (named.status_code, generator.requests[-1].tenant) == (200, "other")
+        both = IN_OWN_HEADER | {"authorization": "Bearer nobody's"}
+        assert (await client.get("/v1/models", headers=both)).status_code == 401
 
 
 async def test_over_grpc_the_key_and_no_request_field_names_the_tenant(keys):

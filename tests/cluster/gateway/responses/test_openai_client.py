@@ -11,7 +11,16 @@ import pytest
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import BaseModel, TypeAdapter
 
-from cluster.api import ChatMessage, ChatPrompt, Tokens, Tool, ToolCall, ToolCallDelta, ToolUse
+from cluster.api import (
+    ChatMessage,
+    ChatPrompt,
+    TextPart,
+    Tokens,
+    Tool,
+    ToolCall,
+    ToolCallDelta,
+    ToolUse,
+)
 from engine import errors
 from tests.cluster.gateway.http_listener import front_end
 from tests.cluster.scripted_generator import ScriptedGenerator
@@ -51,13 +60,14 @@ class PartsGenerator(ScriptedGenerator):
 
 def thoughts() -> tuple[dict, ...]:
     """Reasoning, a text, two calls, and a text behind them."""
+    second = ToolCallDelta(1, "c1", "weather", "")
     return (
         {"reasoning": "I "},
         {"reasoning": "think", "text": "So "},
         {"text": "be"},
-        {"text": " it", "tool_calls": (ToolCallDelta(0, "c0", "weather", '{"x"'),), "calls_at": 3},
+        {"text": " it", "tool_calls": (ToolCallDelta(0, "c0", "weather", '{"x"'),)},
         {"tool_calls": (ToolCallDelta(0, arguments=': "a"}'),)},
-        {"text": "Two", "tool_calls": (ToolCallDelta(1, "c1", "weather", ""),), "calls_at": 0},
+        {"text": "Two", "tool_calls": (second,), "parts": (second, TextPart("Two"))},
         {"tool_calls": (ToolCallDelta(1, arguments="{}"),), "finish_reason": "tool_calls"},
     )
 
