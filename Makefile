@@ -36,7 +36,7 @@ endef
 
 .PHONY: help install serve test lint types contracts protos protos-check docs-check tests coverage \
 	test-cluster test-clients test-gpu bench-gpu test-oldest constraints helm-schema helm-golden helm-dashboard reference sbom wheels image demo-model \
-	bench-engine bench-soak bench-peers bench-burst bench-itl bench-claims bench-router bench-overload bench-refusals bench-journal bench-streams \
+	bench-engine bench-guided bench-schemas bench-soak bench-peers bench-burst bench-itl bench-claims bench-router bench-overload bench-refusals bench-journal bench-streams \
 	bench-failover bench-router-death bench-transfer bench-report fuzz soak-transfer chaos clean
 
 help:  ## list the targets
@@ -79,7 +79,7 @@ coverage:  ## all tests with line coverage; Python takes twice as long
 test-cluster: $(VENV)/.installed-dev  ## several hosts, a lost head, pools that grow, shrink and sleep, rollouts, restarts, two routers: real Ray, minutes
 	$(BIN)/python -m pytest $(CLUSTER_TESTS) $(ARGS)
 
-test-clients: $(VENV)/.installed-dev .venv-clients/load-clients/.installed .venv-clients/gateways/.installed  ## guidellm, AIPerf, lm-eval, LiteLLM, LangChain against a running cluster
+test-clients: $(VENV)/.installed-dev .venv-clients/load-clients/.installed .venv-clients/gateways/.installed .venv-clients/vllm/.installed  ## guidellm, AIPerf, vLLM's bench, lm-eval, LiteLLM, LangChain against a running cluster
 	$(BIN)/python -m pytest tests/clients $(ARGS)
 
 test-gpu:  ## tests for a CUDA device; skipped without one
@@ -132,6 +132,13 @@ image:  ## build the container image; ACCELERATOR=cuda, TORCH_INDEX=URL of torch
 
 bench-engine: $(VENV)/.installed  ## measure the engine against the machine's limits
 	$(BIN)/python -m bench.systems.engine --cache $(BENCH_CACHE) $(ARGS)
+
+bench-guided: $(VENV)/.installed  ## 32 streams that follow JSON schemas beside free streams: the engine alone, then served
+	$(BIN)/python -m bench.systems.guided --cache $(BENCH_CACHE) --results bench/results
+	$(BIN)/python -m bench.compare.guided_streams --cache $(BENCH_CACHE) $(ARGS)
+
+bench-schemas: $(VENV)/.installed  ## the share of JSON schemas that compile; ARGS="--folder SCHEMAS --name NAME"
+	$(BIN)/python -m bench.systems.schema_share --results bench/results $(ARGS)
 
 bench-soak: $(VENV)/.installed  ## ten minutes at the edge of the KV pool
 	$(BIN)/python -m bench.router.soak $(ARGS)
@@ -224,6 +231,9 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 	@.venv-clients/$*/bin/pip --disable-pip-version-check --quiet install $(TORCH)
 	@.venv-clients/$*/bin/pip --disable-pip-version-check --quiet install -r $<
 	@touch $@
+
+.venv-clients/vllm/.installed: bench/systems/install_peers.py $(VENV)/.installed
+	@$(BIN)/python -m bench.systems.install_peers --to .venv-clients --only vllm
 
 .venv-oldest/.installed: tests/requirements-oldest.txt
 	@$(PYTHON) -m venv .venv-oldest

@@ -4,7 +4,7 @@
 
 Links and named files exist, the generated pages are those that the code gives, and README and
 `docs/` keep to their lengths: words in all, words in a sentence. Each fault is one line with file
-and line. `tests/e2e/test_readme.py` runs the examples of the README.
+and line. `tests/e2e/test_examples.py` runs the examples.
 """
 
 from __future__ import annotations

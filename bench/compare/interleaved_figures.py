@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
 from bench.core.results import RESAMPLED, Figure, Series, figure, only_measured, value_of
+from bench.core.statistics import between
 from bench.load.goodput import Quantiles
 from bench.systems.contenders import POOLS, SINGLE
 
 _MS = 1000.0
-_DRAWS = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +57,6 @@ def as_series(
         conditions=conditions,
         figures=only_measured(figures),
     )
-
-
-def between(values: Sequence[float]) -> tuple[float, float]:
-    """The bounds of 95 % of the medians of values resampled with replacement."""
-    draw = random.Random(0)
-    medians = sorted(median(draw.choices(values, k=len(values))) for _ in range(_DRAWS))
-    return medians[_DRAWS // 40], medians[-_DRAWS // 40]
 
 
 def _differences(outcomes: Sequence[PairedOutcome]) -> dict[str, Figure | None]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import random
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 # One stream: the time of each arrival (seconds), and its number of tokens.
 Stream = Sequence[tuple[float, int]]
+
+_DRAWS = 2000
 
 
 class NoOverlap(ValueError):
@@ -80,3 +83,10 @@ def ratio(ours: Sequence[Spread], theirs: Sequence[Spread]) -> Spread:
 def pooled(rounds: Sequence[Spread]) -> Spread:
     """All measurements of all rounds."""
     return Spread(tuple(value for spread in rounds for value in spread.values))
+
+
+def between(values: Sequence[float]) -> tuple[float, float]:
+    """The bounds of 95 % of the medians of values resampled with replacement."""
+    draw = random.Random(0)
+    medians = sorted(statistics.median(draw.choices(values, k=len(values))) for _ in range(_DRAWS))
+    return medians[_DRAWS // 40], medians[-_DRAWS // 40]

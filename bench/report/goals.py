@@ -149,6 +149,21 @@ _STREAMS = (
         (GoalSource("itl", "pools: ITL p95, during over before"),),
     ),
 )
+_CHOSEN = ("greedy", "sampled")
+_GUIDED = (
+    Goal(
+        "Token gap of 32 guided streams over free streams, x",
+        AT_MOST,
+        1.1,
+        _by_columns("{}: guided over free", "guided", (*_CHOSEN, "served")),
+    ),
+    Goal(
+        "Token gap of 32 free streams over that without the making of masks, x",
+        AT_MOST,
+        1.01,
+        _by_columns("{}: free over without masks", "guided", _CHOSEN),
+    ),
+)
 _API = ("gRPC", "HTTP")
 _ROUTER = (
     Goal(
@@ -256,6 +271,7 @@ GOALS: tuple[Goal, ...] = (
     *_BURSTS,
     *_ON_TRACES,
     *_STREAMS,
+    *_GUIDED,
     *_ROUTER,
     *_CANCEL,
     *_OVERLOAD,

@@ -37,6 +37,8 @@ _SECTIONS = (
     ("Both modes by turns", "interleaved", _OF_LOADS),
     ("Inter-token latency beside long prompts", "itl", ()),
     ("The engine against the machine's limits", "engine", ()),
+    ("Guided answers", "guided", ()),
+    ("JSON schemas that compile", "schemas", ()),
     ("Beside peers", "peers", ()),
     ("One router", "router", ()),
     ("Cancels", "cancel", ()),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from itertools import pairwise
 from pathlib import Path
 
 from bench.core.engine_plan import Figures, Measurement
@@ -27,15 +28,21 @@ class EngineBench:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def sequences(self, count: int, prompt: int, new: int, name: str) -> list[Sequence]:
-        """Fresh sequences with random prompts, and blocks for `new` tokens more."""
+    def sequences(
+        self, count: int, prompt: int, new: int, name: str, first_block: int = 0
+    ) -> list[Sequence]:
+        """Fresh sequences with random prompts, and blocks for `new` tokens more.
+
+        The blocks begin with `first_block`.
+        """
         width = -(-(prompt + new) // BLOCK_SIZE)
         vocabulary = self._engine.description.vocabulary
         made = []
         for index in range(count):
             ids = prompt_ids(prompt, vocabulary, f"{name}/{index}")
             sequence = Sequence(f"{index}", ids, prompt, _GREEDY)
-            sequence.blocks = list(range(index * width, (index + 1) * width))
+            begin = first_block + index * width
+            sequence.blocks = list(range(begin, begin + width))
             made.append(sequence)
         return made
 
@@ -49,10 +56,15 @@ class EngineBench:
 
     def decode(self, sequences: list[Sequence], steps: int) -> float:
         """Compute that many steps of one token each; returns the seconds."""
-        started = time.perf_counter()
+        return sum(self.step_times(sequences, steps))
+
+    def step_times(self, sequences: list[Sequence], steps: int) -> list[float]:
+        """Compute that many steps of one token each; returns the seconds of each."""
+        times = [time.perf_counter()]
         for _ in range(steps):
             self._step([(sequence, 1) for sequence in sequences])
-        return time.perf_counter() - started
+            times.append(time.perf_counter())
+        return [end - begin for begin, end in pairwise(times)]
 
     def decode_rate(self, batch: int, prompt: int, new: int, name: str) -> float:
         """Tokens per second of a batch whose prompts were just computed, all at once."""

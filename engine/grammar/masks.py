@@ -64,7 +64,7 @@ class MaskMaker:
             assert isinstance(matcher, GrammarMatcher)
             matchers.append(matcher)
             try:
-                matcher.follow(sequence.tokens[sequence.prompt_tokens :])
+                matcher.follow(sequence.tokens, sequence.prompt_tokens)
             except Internal as error:
                 faults[owner] = error
         masks = np.zeros((len(matchers), matchers[0].words), dtype=np.int32)

@@ -70,14 +70,23 @@ class GrammarMatcher:
     ) -> None:
         self.tokens = tokens
         self.words = -(-vocabulary // _BITS)
-        self._ends = np.array(sorted(ends), dtype=np.int64)
+        self._ends = frozenset(ends)
+        # The bits of the end tokens, word by word.
+        bits = np.zeros(self.words, dtype=np.uint32)
+        for end in ends:
+            bits[end // _BITS] |= np.uint32(1 << end % _BITS)
+        self._end_words = np.flatnonzero(bits)
+        self._end_bits = bits[self._end_words]
         self._followed = 0
         self._on_bytes = on_bytes
         self._text = b""
 
-    def follow(self, output: Sequence[int]) -> None:
-        """Move to the state behind these tokens; raises Internal where the grammar has none."""
-        more = list(output[self._followed :])
+    def follow(self, tokens: Sequence[int], start: int) -> None:
+        """Move to the state behind the tokens from `start` on, which begin an answer.
+
+        Earlier calls had a part of them. Raises Internal where the grammar has no such state.
+        """
+        more = list(tokens[start + self._followed :])
         if more and not self.tokens.consume_tokens(more):
             raise Internal(f"the answer left its grammar: {_first_line(self.tokens)}")
         self._followed += len(more)
@@ -89,12 +98,11 @@ class GrammarMatcher:
         """
         if self.tokens.is_error():
             raise Internal(f"the grammar has no next token: {_first_line(self.tokens)}")
-        words, bits = self._ends // _BITS, np.left_shift(1, self._ends % _BITS).astype(np.uint32)
         unsigned = mask.view(np.uint32)
         if self.tokens.is_accepting():
-            np.bitwise_or.at(unsigned, words, bits)
+            unsigned[self._end_words] |= self._end_bits
         else:
-            np.bitwise_and.at(unsigned, words, ~bits)
+            unsigned[self._end_words] &= ~self._end_bits
             if not unsigned.any():
                 raise Internal("the grammar allows no next token")
 

@@ -78,9 +78,9 @@ def _groups(
         guided = masks is not None and sequence.owner in masks.rows
         kinds[drawn, drawn and filters(sampling), edits_logits(sampling), guided].append(row)
     groups = []
-    for (drawn, _, edited, _), rows in kinds.items():
+    for (drawn, _, edited, guided), rows in kinds.items():
         step = len(rows)
-        if logits.device.type == "cpu" and (drawn or edited):
+        if logits.device.type == "cpu" and (drawn or edited or guided):
             step = max(1, _CPU_NUMBERS // logits.shape[1])
         groups += [rows[start : start + step] for start in range(0, len(rows), step)]
     return groups

@@ -45,6 +45,6 @@ class TokenMatcher(Protocol):
         """Whether this text is a complete answer. Later calls come with the same text or more."""
         ...
 
-    def follow(self, output: Sequence[int]) -> None:
-        """Move to the state behind these tokens, of which earlier calls had a part."""
+    def follow(self, tokens: Sequence[int], start: int) -> None:
+        """Move to the state behind the tokens from `start` on; earlier calls had a part of them."""
         ...

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from tests.clients.conftest import DEMO
 
 QUESTIONS = ("What is prefill?", "What is decode?", "What is a KV cache?", "Why two pools?")
@@ -67,3 +69,42 @@ def test_aiperf(serving, run, tmp_path):
     assert found["request_count"]["avg"] == 8
     assert found.get("error_request_count", {}).get("avg", 0) == 0
     assert found["time_to_first_token"]["avg"] > 0
+
+
+@pytest.mark.parametrize("backend", ["openai", "openai-chat"])
+def test_vllm_bench(serving, run, tmp_path, backend):
+    paths = {"openai": "/v1/completions", "openai-chat": "/v1/chat/completions"}
+    run(
+        "vllm/bin/vllm",
+        "bench",
+        "serve",
+        "--backend",
+        backend,
+        "--base-url",
+        serving.http.removesuffix("/v1"),
+        "--endpoint",
+        paths[backend],
+        "--model",
+        "demo",
+        "--tokenizer",
+        str(DEMO),
+        "--dataset-name",
+        "random",
+        "--random-input-len",
+        "64",
+        "--random-output-len",
+        "16",
+        "--num-prompts",
+        "8",
+        "--request-rate",
+        "4",
+        "--ignore-eos",
+        "--save-result",
+        "--result-filename",
+        str(tmp_path / "report.json"),
+    )
+    found = json.loads((tmp_path / "report.json").read_text())
+    assert found["completed"] == 8
+    assert found["failed"] == 0
+    assert found["total_output_tokens"] == 8 * 16
+    assert found["mean_ttft_ms"] > 0

@@ -12,6 +12,7 @@ import pytest
 from jsonschema import Draft202012Validator
 from websockets.asyncio.client import connect
 
+from bench.core.json_schemas import make_schemas
 from engine.errors import InvalidRequest
 from engine.types.grammar import Grammar, choice_grammar
 from tests import tiny
@@ -19,7 +20,6 @@ from tests.integration.local import cluster
 from tests.integration.test_resumable import Read, two_routers
 from tests.integration.test_resumable import die as die_router
 from tests.integration.test_resume import PROMPTS, Stream, busy, die
-from tests.json_schemas import make_schemas
 
 SCHEMAS = make_schemas(300, seed=3)
 _encode = tiny.make_tokenizer().backend_tokenizer.encode

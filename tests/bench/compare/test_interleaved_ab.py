@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from bench.compare.interleaved_ab import cut, turns
-from bench.compare.interleaved_figures import PairedOutcome, as_series, between
+from bench.compare.interleaved_figures import PairedOutcome, as_series
 from bench.core.results import RESAMPLED
+from bench.core.statistics import between
 from bench.load.arrivals import Arrival, Load
 from bench.systems.contenders import POOLS, SINGLE
 

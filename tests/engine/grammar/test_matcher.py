@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bench.core.json_schemas import make_schemas
 from engine.errors import Internal
 from engine.grammar.masks import MaskMaker
 from engine.types.grammar import Grammar
 from tests import tiny
 from tests.engine.grammar.walks import allowed, new_compiler, sequence_of, tokens_of, walk
-from tests.json_schemas import make_schemas
 
 COMPILER = new_compiler()
 MAKER = MaskMaker(tiny.VOCABULARY)

@@ -7,9 +7,9 @@ import json
 import pytest
 from jsonschema import Draft202012Validator
 
+from bench.core.json_schemas import make_schemas
 from engine.types.grammar import Grammar
 from tests.engine.grammar.walks import new_compiler, tokens_of, walk
-from tests.json_schemas import make_schemas
 
 SCHEMAS = make_schemas(300, seed=1)
 

@@ -113,7 +113,7 @@ class _Maker:
     def _reference(self, depth: int) -> Schema:
         name = f"part{len(self._definitions)}"
         self._definitions[name] = {"type": "null"}  # its place, while its parts are made
-        here = {"$ref": f"#/$defs/{name}"}
+        here: Schema = {"$ref": f"#/$defs/{name}"}
         part = self._object(depth)
         if self._chosen.random() < 0.5:
             properties = part["properties"]
@@ -140,8 +140,11 @@ class _Maker:
         if kind == 0:
             return {"type": "integer", "minimum": least, "maximum": most}
         if kind == 1:
-            bounds = {"exclusiveMinimum": least - 0.5, "exclusiveMaximum": most + 0.5}
-            return {"type": "number"} | bounds
+            return {
+                "type": "number",
+                "exclusiveMinimum": least - 0.5,
+                "exclusiveMaximum": most + 0.5,
+            }
         if kind == 2:
             return {"type": "integer", "multipleOf": self._chosen.choice((2, 5, 12))}
         return {"type": "integer"} if kind == 3 else {"type": ["number", "null"]}
