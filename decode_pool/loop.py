@@ -74,6 +74,11 @@ class DecodeLoop(PoolLoop[DecodeJob]):
         self.wakeup.set()
         await job.granted
 
+    def release(self, job: DecodeJob) -> None:
+        """As `PoolLoop.release`; a request that was cancelled may have been preempted."""
+        self._count_preemptions(job)
+        super().release(job)
+
     async def compute(self, job: DecodeJob) -> None:
         """Compute a local job of one token for its KV alone, which stays in the cache."""
         self.register(job)
@@ -284,13 +289,18 @@ class DecodeLoop(PoolLoop[DecodeJob]):
     def _end(self, job: DecodeJob, fault: TandemError | None = None) -> None:
         """Retire a request, or fail it; its blocks are free for the next step."""
         owner = job.sequence.owner
-        job.preemptions = self._scheduler.preemptions(owner) or 0
-        metrics.PREEMPTIONS.inc(job.preemptions)
         job.steps = self._tally.count.since(job.stepped_from or self._tally.count)
+        self._count_preemptions(job)
         self._scheduler.remove(owner)
         self.wakeup.set()
         if fault is not None:
             job.fail(fault)
+
+    def _count_preemptions(self, job: DecodeJob) -> None:
+        """Count those of a request that leaves the scheduler now, if it is still there."""
+        count = self._scheduler.preemptions(job.sequence.owner) or 0
+        job.preemptions += count
+        metrics.PREEMPTIONS.inc(count)
 
 
 def _discard(job: DecodeJob) -> None:

@@ -74,6 +74,10 @@ class Client:
             ("grpc.max_send_message_length", max_message_bytes),
             ("grpc.keepalive_time_ms", 30_000),
             ("grpc.keepalive_timeout_ms", 10_000),
+            # A client that only listens would soon ping no more.
+            ("grpc.http2.max_pings_without_data", 0),
+            # Channels of equal options would share a connection. A silent one is replaced.
+            ("grpc.use_local_subchannel_pool", 1),
             # A connection may be reset by a router that leaves, where another one listens. A router
             # is back within seconds; gRPC would come to wait for minutes.
             ("grpc.initial_reconnect_backoff_ms", 100),

@@ -1,7 +1,7 @@
 """A resumable stream over several routers: it goes on behind its last event where a call breaks.
 
 A call broke where the connection ended without an error of the router, or where the router was
-silent for too long. The next call is `Resume` with the number of tokens that came, by choice.
+silent (`silence_watch`). The next call is `Resume` with the number of tokens that came, by choice.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ from tandem_client.events import Event, Started, Summary, Tokens
 from tandem_client.messages import event_from_proto
 from tandem_client.protos import inference_pb2
 from tandem_client.router_channels import RouterChannel, RouterChannels
+from tandem_client.silence_watch import WatchedCall
 
-# A router sends a heartbeat after 10 s without an event.
+# Bound: a silence of a router that answers. It sends a heartbeat after 10 s without an event.
 SILENCE_S = 25.0
-# Bound: the time until a router begins to answer `Resume`.
+# Bound: the time until such a router begins to answer `Resume`.
 ANSWER_S = 10.0
 _PAUSES_S = (0.02, 0.1, 0.5, 1.0)
 # Bound: calls in a row that bring nothing but an Unavailable of the router.
@@ -85,19 +86,18 @@ class ResumedStream:
         router = self._routers.first
         while True:
             call, failed = self._call(router), None
-            try:
-                async with tandem_errors(call, _BROKEN):
-                    while (wire := await self._read(call)) is not None:
-                        self._tries.over(router)
-                        event = self._take(wire)
-                        if event is not None:
-                            yield event
-                if not self._ended:
-                    raise Internal("the reply ended early")
-            except (NotTaken, TandemError) as error:
-                failed = error
-            finally:
-                call.cancel()
+            with router.silence.over(call) as watched:
+                try:
+                    async with tandem_errors(call, _BROKEN):
+                        while (wire := await self._read(watched)) is not None:
+                            self._tries.over(router)
+                            event = self._take(wire)
+                            if event is not None:
+                                yield event
+                    if not self._ended:
+                        raise Internal("the reply ended early")
+                except (NotTaken, TandemError) as error:
+                    failed = error if watched.silence is None else NotTaken(watched.silence)
             if failed is None or self._ended:
                 return
             if isinstance(failed, NotTaken):
@@ -115,15 +115,12 @@ class ResumedStream:
         wanted = inference_pb2.ResumeRequest(stream_id=self._stream_id, have=have)
         return router.stub.Resume(wanted, **options)
 
-    async def _read(self, call: Any) -> inference_pb2.GenerateEvent | None:
-        """The next event; None at the end. Raises NotTaken after a long silence."""
+    async def _read(self, call: WatchedCall) -> inference_pb2.GenerateEvent | None:
+        """The next event; None at the end."""
         limit_s = ANSWER_S if self._stream_id and not self._began else SILENCE_S
-        try:
-            async with asyncio.timeout(limit_s):
-                wire = await call.read()
-        except TimeoutError:
-            silence = Unavailable(f"the router was silent for {limit_s:g} s")
-            raise NotTaken(silence) from None
+        # A request that is not yet known to run is better off with a slow router than with none.
+        patient = not self._stream_id and len(self._routers) == 1
+        wire = await call.read(limit_s, patient=patient)
         self._began = True
         return None if wire is grpc.aio.EOF else wire
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import grpc
@@ -14,9 +14,12 @@ import grpc.aio
 from tandem_client.errors import ConfigError
 from tandem_client.protos import inference_pb2_grpc
 from tandem_client.router_address import Address, RouterAddress, open_channel
+from tandem_client.silence_watch import SilenceWatch
 
 # Pauses before a router that failed is asked for its health; the last one repeats.
 PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0)
+# Bound: connections to one address, the newest of which gets the calls.
+_MOST_CONNECTIONS = 2
 # Bound: the time of one health check.
 _CHECK_S = 2.0
 _CHECK = "/grpc.health.v1.Health/Check"
@@ -24,25 +27,58 @@ _CHECK = "/grpc.health.v1.Health/Check"
 _SERVING = b"\x08\x01"
 
 
-@dataclass(slots=True, eq=False)
 class RouterChannel:
-    """A channel to one router, and the stub of its service.
+    """A channel to one router, and the stub of its service. `silence` watches calls that stream.
 
-    A router that failed at `failed_s` (monotonic) is set aside; 0: it is not.
+    `connect` makes the channel. A router that failed at `failed_s` (monotonic) is set aside; 0: it
+    is not.
     """
 
-    channel: grpc.aio.Channel
-    stub: inference_pb2_grpc.InferenceStub
-    failed_s: float = 0.0
+    def __init__(self, connect: Callable[[], grpc.aio.Channel]) -> None:
+        self._connect = connect
+        self._channels = [connect()]
+        self._closing: set[asyncio.Task[None]] = set()
+        self.stub = inference_pb2_grpc.InferenceStub(self._channels[-1])
+        self.silence = SilenceWatch(self.is_there, self.reconnect)
+        self.failed_s = 0.0
+
+    def reconnect(self) -> None:
+        """Call over a new connection. Another router may listen at the address of a silent one.
+
+        Calls on the last connection may go on.
+        """
+        self._channels.append(self._connect())
+        self.stub = inference_pb2_grpc.InferenceStub(self._channels[-1])
+        while len(self._channels) > _MOST_CONNECTIONS:
+            closing = asyncio.create_task(self._channels.pop(0).close())
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+
+    async def close(self) -> None:
+        """Close the connections and cancel what still runs on them."""
+        self.silence.close()
+        await asyncio.gather(*self._closing, *(one.close() for one in self._channels))
 
     async def is_serving(self) -> bool:
         """Whether the router says that it serves, by grpc.health.v1."""
-        check: Any = self.channel.unary_unary(_CHECK)
         try:
-            answer: bytes = await check(b"", timeout=_CHECK_S)
+            answer = await self._check(_CHECK_S)
         except grpc.aio.AioRpcError as error:
             return error.code() is grpc.StatusCode.UNIMPLEMENTED
         return answer.startswith(_SERVING)
+
+    async def is_there(self, within_s: float) -> bool:
+        """Whether the router says anything in time. A connection that breaks is no silence."""
+        try:
+            await self._check(within_s)
+        except grpc.aio.AioRpcError as error:
+            return error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED
+        return True
+
+    async def _check(self, timeout_s: float) -> bytes:
+        check: Any = self._channels[-1].unary_unary(_CHECK)
+        answer: bytes = await check(b"", timeout=timeout_s)
+        return answer
 
 
 class RouterChannels:
@@ -65,9 +101,8 @@ class RouterChannels:
         self._routers: list[RouterChannel] = []
         self._checks: dict[RouterChannel, asyncio.Task[None]] = {}
         for address in addresses:
-            channel = open_channel(address, options, credentials)
-            stub = inference_pb2_grpc.InferenceStub(channel)
-            self._routers.append(RouterChannel(channel, stub))
+            connect = partial(open_channel, address, options, credentials)
+            self._routers.append(RouterChannel(connect))
 
     def __len__(self) -> int:
         return len(self._routers)
@@ -93,7 +128,7 @@ class RouterChannels:
             check.cancel()
         await asyncio.gather(*checks, return_exceptions=True)
         for router in self._routers:
-            await router.channel.close()
+            await router.close()
 
     async def _check(self, router: RouterChannel) -> None:
         """Check the health until the router serves, or until a call of it succeeds."""

@@ -7,9 +7,9 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import ray
 from ray import serve
@@ -22,6 +22,7 @@ from cluster.deploy.local_ray.raylet import Raylet
 from cluster.deploy.replica_warnings import ReplicaWarnings
 from cluster.deploy.serve_app import APPLICATION, QUIET, build, share_of_cluster
 from cluster.deploy.startup_progress import DeploymentState, StartupProgress, failure_reason
+from cluster.deploy.timed_call import timed
 from engine.errors import Unavailable
 
 logger = logging.getLogger(__name__)
@@ -30,6 +31,9 @@ _STATUS_INTERVAL_S = 0.2
 _OBJECT_STORE_BYTES = 128 * 1024 * 1024  # nothing of ours travels through Ray's object store
 # Bound: what Serve takes to end an application beyond the drains.
 _END_S = 15.0
+# Bound: what Serve's controller takes to answer.
+_ANSWER_S = 60.0
+R = TypeVar("R")
 
 
 class RayCluster:
@@ -80,7 +84,7 @@ class RayCluster:
     def start_serve(self) -> None:
         """Start Serve on it, without its proxies."""
         with _failing("Serve did not start"), _quiet():
-            serve.start(proxy_location="Disabled", logging_config=QUIET)
+            self._answered(lambda: serve.start(proxy_location="Disabled", logging_config=QUIET))
         self._progress.stage("serve")
 
     def deploy(self) -> None:
@@ -108,10 +112,12 @@ class RayCluster:
         application = build(config, share, self._operator_digest)
         target = serve.RunTarget(application, name=APPLICATION, route_prefix=None)
         with _failing("Serve did not deploy"), _quiet():
-            serve.run_many(
-                [target],
-                wait_for_ingress_deployment_creation=False,
-                wait_for_applications_running=False,
+            self._answered(
+                lambda: serve.run_many(
+                    [target],
+                    wait_for_ingress_deployment_creation=False,
+                    wait_for_applications_running=False,
+                )
             )
         self._config = config
 
@@ -144,17 +150,17 @@ class RayCluster:
                 self._warnings.stop()
 
     def _delete(self) -> None:
-        """End the application, and wait for it. Serve itself would wait for no more than 60 s.
-
-        A call of Serve waits for ever where its controller does not answer.
-        """
+        """End the application, and wait for it. Serve itself would wait for no more than 60 s."""
         self.keep()
-        ending = threading.Thread(target=_end_application, name="end of Serve", daemon=True)
-        ending.start()
-        deadline = time.monotonic() + self._config.ray.drain_s + _END_S
-        while ending.is_alive() and time.monotonic() < deadline:
-            self.keep()
-            ending.join(_STATUS_INTERVAL_S)
+        timed(_end_application, self._config.ray.drain_s + _END_S, self.keep)
+
+    def _answered(self, call: Callable[[], R]) -> R:
+        """The answer of Serve's controller; raises TimeoutError where it is late.
+
+        A rollout asks from another thread than the main one, which calls `keep` then.
+        """
+        starting = threading.current_thread() is threading.main_thread()
+        return timed(call, _ANSWER_S, self.keep if starting else None)
 
     def _all_up(self) -> bool:
         """Report the running replicas; returns whether all run. Raises Unavailable on a failure."""
@@ -176,7 +182,7 @@ class RayCluster:
     def _read(self) -> tuple[ApplicationStatusOverview | None, Mapping[str, DeploymentState]]:
         """The application and its deployments, as Serve has them."""
         with _failing("Serve does not answer"):
-            application = serve.status().applications.get(APPLICATION)
+            application = self._answered(serve.status).applications.get(APPLICATION)
         deployments = application.deployments if application else {}
         wanted = {
             "prefill": self._config.prefill.replicas,

@@ -18,6 +18,7 @@ from redis.exceptions import RedisError
 
 from cluster.config.deployment import DirectoryConfig
 from cluster.config.tls import RedisTlsConfig
+from cluster.discovery.redis_pipe import RedisAddress
 from engine.errors import ConfigError, Unavailable
 from protos.wire.tls import Reloading, client_tls
 
@@ -52,6 +53,19 @@ def open_client(
     if config.url.startswith("rediss:"):
         _verify(client.connection_pool, tls)
     return client
+
+
+def address_of(client: Any) -> RedisAddress:
+    """Where the Redis of a client is, and how to enter it."""
+    known = client.connection_pool.connection_kwargs
+    user, password = known.get("username"), known.get("password")
+    login = (user, password or "") if user else (password,) if password else ()
+    contexts = known.get("contexts")
+    db = known.get("db") or 0
+    if path := known.get("path"):
+        return RedisAddress(path, db=db, login=login)
+    host, port = known.get("host", "localhost"), known.get("port", 6379)
+    return RedisAddress(None, host, port, db, login, contexts)
 
 
 async def answered(command: Awaitable[T], timeout_s: float) -> T:

@@ -26,6 +26,7 @@ from cluster.api.proto_convert import (
 from cluster.api.score_proto_convert import score_requests_from_proto, scored_to_proto
 from cluster.api.scoring import score_all
 from cluster.api.validation import check_request_id, check_stream_id
+from cluster.gateway.answers.stream_note import StreamNote
 from cluster.gateway.arrival_probes import GrpcArrivals
 from cluster.gateway.grpc_methods import (
     Context,
@@ -96,6 +97,8 @@ class InferenceGateway(inference_pb2_grpc.InferenceServicer):
             wanted = await request.take(
                 lambda wire: request_from_proto(wire, tenant_of, arrived_s, trace)
             )
+            if wanted.resumable:
+                wanted = replace(wanted, note=StreamNote.of_grpc(wanted).text())
             await self._write(self._generator.generate(wanted), context)
 
     async def Resume(  # noqa: N802

@@ -11,7 +11,8 @@ from typing import Any, Literal, Self, TypeVar
 
 from cluster.config.deployment import DirectoryConfig
 from cluster.config.tls import RedisTlsConfig
-from cluster.discovery.redis_client import answered, open_client
+from cluster.discovery.redis_client import address_of, answered, open_client
+from cluster.discovery.redis_pipe import RedisScript
 from cluster.discovery.timed_seal import MOST_AGE_S
 from cluster.journal import scripts
 from cluster.journal.batches import Appended, read_answers
@@ -111,7 +112,7 @@ class JournalStore:
         self.tails = 0
         self._client = client
         self._reads = asyncio.Semaphore(_READS)
-        self._append = client.register_script(scripts.APPEND)
+        self._append = RedisScript(address_of(client), scripts.APPEND)
         self._read = client.register_script(scripts.READ)
         self._take_over = client.register_script(scripts.TAKE_OVER)
         self._release = client.register_script(scripts.RELEASE)
@@ -164,7 +165,7 @@ class JournalStore:
         """
         life = _ms(self.life.whole_s), _ms(self.life.keep_s)
         args = (self.keys.prefix, epoch, *life, writer, last, turn, b"".join(parts))
-        answers: bytes = await self._call(self._append(args=args), self.timeout_s)
+        answers: bytes = await self._call(self._append.call(args), self.timeout_s)
         return read_answers(answers) or None
 
     async def find(self, stream_id: str, tenant: str | None) -> StoredStream:
@@ -250,6 +251,7 @@ class JournalStore:
 
     async def close(self) -> None:
         """Close the connections."""
+        self._append.close()
         await self._client.aclose()
 
     async def _reading(

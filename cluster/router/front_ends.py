@@ -20,8 +20,8 @@ from cluster.telemetry.backends import CONTENT_TYPE, PrometheusBackend
 from cluster.tenants.api_keys import ApiKeys
 from protos.wire.tls import front_end_tls
 
-# The time that HTTP has at least to write its last answers.
-_LEAST_GRACE_S = 1.0
+# The time in which the front ends write their last answers.
+_LAST_ANSWERS_S = 1.0
 
 
 class FrontEnds:
@@ -32,6 +32,7 @@ class FrontEnds:
         grpc: GrpcServer,
         http: HttpServer,
         arrivals: SocketArrivals,
+        router: Router,
         grpc_address: str,
         http_address: str,
     ) -> None:
@@ -40,6 +41,7 @@ class FrontEnds:
         self._grpc = grpc
         self._http = http
         self._arrivals = arrivals
+        self._router = router
 
     @classmethod
     async def open(
@@ -88,10 +90,22 @@ class FrontEnds:
             limits=ConnectionLimits(connections=most_connections(config.max_requests)),
         )
         addresses = (reachable(config.host, server.port, node) for server in (grpc, http))
-        return cls(grpc, http, arrivals, *addresses)
+        return cls(grpc, http, arrivals, router, *addresses)
 
     async def close(self, grace_s: float) -> None:
-        """Take no new requests, and let running requests end within `grace_s`."""
+        """Take no new requests, and let running requests end within `grace_s`.
+
+        A plain request that takes longer ends with an error. A resumable stream is cut off, so that
+        its client comes back to another router.
+        """
         await self._arrivals.stop()
-        http_grace_s = max(grace_s, _LEAST_GRACE_S)
-        await asyncio.gather(self._grpc.stop(grace_s), self._http.stop(http_grace_s))
+        if grace_s < _LAST_ANSWERS_S and self._router.end_plain():
+            grace_s = _LAST_ANSWERS_S
+        ending = asyncio.get_running_loop().call_later(
+            grace_s - _LAST_ANSWERS_S, self._router.end_plain
+        )
+        http_grace_s = max(grace_s, _LAST_ANSWERS_S)
+        try:
+            await asyncio.gather(self._grpc.stop(grace_s), self._http.stop(http_grace_s))
+        finally:
+            ending.cancel()

@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 
 from cluster.admission.admission_queue import AdmissionQueue
 from cluster.admission.arrival import retry_key, size_of
@@ -79,15 +79,9 @@ class RequestPhases:
 
         Raises a TandemError.
         """
-        async with self._within(self._timeout_s, request.prompt):
-            prepared = await self._prepare(request, account.request_id)
-            if prepared.delivery.at_end:
-                events.keep_text()
+        async with self._within(self._timeout_s):
+            prepared, assignments = await self._enter(request, account, events)
             seed, prompt_tokens = prepared.sampling.seed or 0, len(prepared.prompt_ids)
-            account.prompt_ids = prepared.prompt_ids
-            wanted = placement_request(prepared, account.began_s, account.tenant, request)
-            tell = events.put if prepared.delivery.progress else None
-            assignments = await self._admission.enter(wanted, tell, account.wait)
             metrics.PROMPT_TOKENS.inc(prompt_tokens, **account.labels)
             try:
                 name = self._preprocessor.model.name
@@ -109,8 +103,9 @@ class RequestPhases:
 
     async def count(self, model: str, prompt: ChatPrompt) -> int:
         """The tokens of a chat. Raises a TandemError."""
-        async with self._within(self._timeout_s, prompt):
-            return await self._preprocessor.count(model, prompt)
+        async with self._within(self._timeout_s):
+            with _named(prompt):
+                return await self._preprocessor.count(model, prompt)
 
     async def go_on(
         self,
@@ -122,7 +117,7 @@ class RequestPhases:
         """Serve the rest of a request that another router began. Raises a TandemError."""
         # Nobody worked on it for a while, so it has some time in any case.
         left_s = max(_LEAST_REST_S, self._timeout_s - (time.monotonic() - account.began_s))
-        async with self._within(left_s, request.prompt):
+        async with self._within(left_s):
             prepared = await self._prepare(request, account.request_id)
             account.prompt_ids = prepared.prompt_ids
             wanted = one_of(placement_request(prepared, account.began_s, account.tenant, request))
@@ -133,17 +128,26 @@ class RequestPhases:
             return _summary(prepared, await together(runs), account.began_s)
 
     @asynccontextmanager
-    async def _within(self, seconds: float, prompt: Prompt) -> AsyncIterator[None]:
+    async def _within(self, seconds: float) -> AsyncIterator[None]:
         try:
             async with asyncio.timeout(seconds):
                 yield
-        except PromptTooLong as error:
-            if isinstance(prompt, ChatPrompt):
-                error.field = "messages"
-            raise
         except TimeoutError:
             what = f"the request took more than {self._timeout_s:g} s"
             raise DeadlineExceeded(what) from None
+
+    async def _enter(
+        self, request: GenerateRequest, account: RequestAccount, events: EventBuffer
+    ) -> tuple[PreparedRequest, list[Assignment]]:
+        """Prepare and admit a new request. A prompt that is too long is named by its field."""
+        with _named(request.prompt):
+            prepared = await self._prepare(request, account.request_id)
+            if prepared.delivery.at_end:
+                events.keep_text()
+            account.prompt_ids = prepared.prompt_ids
+            wanted = placement_request(prepared, account.began_s, account.tenant, request)
+            tell = events.put if prepared.delivery.progress else None
+            return prepared, await self._admission.enter(wanted, tell, account.wait)
 
     async def _prepare(self, request: GenerateRequest, request_id: str) -> PreparedRequest:
         """Prepare a request. The KV of the largest decode replica bounds its `max_tokens`."""
@@ -259,3 +263,14 @@ def placement_request(
         scored_from=prepared.scored_from,
         size=size_of(request.prompt),
     )
+
+
+@contextmanager
+def _named(prompt: Prompt) -> Iterator[None]:
+    """Name a prompt that is too long by its field."""
+    try:
+        yield
+    except PromptTooLong as error:
+        if isinstance(prompt, ChatPrompt):
+            error.field = "messages"
+        raise

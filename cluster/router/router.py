@@ -147,6 +147,10 @@ class Router:
         """Refuse new requests from now on. The router is gone after `for_s` at most."""
         self._closes_s = time.monotonic() + for_s
 
+    def end_plain(self) -> int:
+        """As `RunningRequests.end_plain`."""
+        return self._running.end_plain()
+
     async def cancel(self, request_id: str, tenant: str) -> bool:
         """End a tenant's request wherever it is; False where it has none under that id."""
         running = self._running.find(self._counts_for(tenant), request_id)
@@ -228,10 +232,9 @@ class Router:
         """End every request and close the streams. Other routers may go on with resumable ones."""
         if self._resumable is not None:
             await self._resumable.leave()
+        self._running.end_plain()
         for running in self._running:
-            if running.stream is None:
-                running.cancel(Cancelled(_CANCELLED))
-            else:
+            if running.stream is not None:
                 running.lost()
         await self._tasks.close()
         await self._streams.close()

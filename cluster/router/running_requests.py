@@ -97,6 +97,13 @@ class RunningRequests:
             old.cancel(Cancelled("its client began it again"))
             self.remove(old)
 
+    def end_plain(self) -> int:
+        """End the requests with which no other router can go on; returns their number."""
+        plain = [running for running in self if running.stream is None]
+        for running in plain:
+            running.cancel(Unavailable("the router ended; send the request again"))
+        return len(plain)
+
     def check_room(self, choices: int, *, batch: bool = False) -> None:
         """Raise Overloaded where so many more choices are more than may run here."""
         most = most_of(self._most, batch=batch)

@@ -14,7 +14,7 @@ _SILENT, _HEALTHY = (
     "cluster/discovery/healthy_replicas.py",
 )
 _WRITER, _SCRIPTS = "cluster/journal/writer.py", "cluster/journal/scripts.py"
-_RESUMPTION = "tandem_client/resumption.py"
+_RESUMPTION, _WATCH = "tandem_client/resumption.py", "tandem_client/silence_watch.py"
 _T_FAILOVER = f"tests/{_ROUTER}/test_failover.py"
 _T_WRITER = "tests/cluster/journal/test_writer.py"
 _T_SILENT = "tests/cluster/discovery/test_silent_replicas.py"
@@ -22,6 +22,8 @@ _T_HEALTHY = "tests/cluster/discovery/test_healthy_replicas.py"
 _T_HEARTBEAT = "tests/cluster/discovery/test_heartbeat.py"
 _T_RESUMABLE = "tests/integration/test_resumable.py"
 _T_RESUMPTION = "tests/tandem_client/test_resumption.py"
+_T_WATCH = "tests/tandem_client/test_silence_watch.py"
+_T_DRAIN = "tests/integration/test_drain.py"
 _T_KV = "tests/kv_transfer"
 
 
@@ -322,9 +324,21 @@ HANDLINGS = (
     ),
     _handling(
         "silent router",
-        _RESUMPTION,
-        ("asyncio.timeout(limit_s)", "asyncio.timeout(None)"),
+        _WATCH,
+        ("if self._waiting and self._quiet_s >= self._limit_s:", "if False:"),
         (_T_RESUMPTION, "test_a_silent_router_counts_as_broken"),
+    ),
+    _handling(
+        "router that answers no health check",
+        _WATCH,
+        ("if await self._answers(ANSWER_S):", "if True:"),
+        (_T_WATCH, "test_a_stream_of_a_silent_router_goes_on_elsewhere"),
+    ),
+    _handling(
+        "plain stream of a router that ends",
+        f"{_ROUTER}/running_requests.py",
+        ("if running.stream is None]", "if False]"),
+        (_T_DRAIN, "test_a_plain_stream_that_outlasts_its_router_ends_with_a_retryable_error"),
     ),
     _handling(
         "broken connection of a client",
@@ -355,11 +369,8 @@ HANDLINGS = (
     ),
     _handling(
         "end beside a controller that does not answer",
-        "cluster/deploy/ray_cluster.py",
-        (
-            "while ending.is_alive() and time.monotonic() < deadline:",
-            "while ending.is_alive():",
-        ),
+        "cluster/deploy/timed_call.py",
+        ("ends_s = time.monotonic() + timeout_s", "ends_s = time.monotonic() + 1e6"),
         (
             "tests/cluster/deploy/test_ray_cluster.py",
             "test_a_controller_that_never_answers_holds_up_no_end",

@@ -85,13 +85,13 @@ class PaperEngine:
 
 
 @asynccontextmanager
-async def running(monkeypatch, factor, budget_s=0.06, engine=None, batching=None):
+async def running(monkeypatch, factor, budget_s=0.06, engine=None, batching=None, blocks=10_000):
     """Over an engine on paper, whose time is the loop's, unless another is given."""
     engine = engine or PaperEngine()
     if isinstance(engine, PaperEngine):
         monkeypatch.setattr(loop_module, "time", engine)
     scheduler = DecodeScheduler(
-        BlockPool(10_000),
+        BlockPool(blocks),
         PromptOrder(512),
         BatchSize(64, budget_s),
         block_size=16,

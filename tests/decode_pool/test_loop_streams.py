@@ -27,6 +27,8 @@ from tests.decode_pool.paper_loop import (
     stream,
 )
 from tests.engine.text.test_completion import TOKENIZERS
+from tests.eventually import eventually
+from tests.metrics_page import recorded
 from tests.paused_engine import PausedEngine
 
 
@@ -197,3 +199,15 @@ async def test_a_failed_step_spares_a_request_whose_text_ended_beside_it(monkeyp
         await stream(subject, "later", 3)
         assert job.collect().finish_reason == "stop"
         await job.drained
+
+
+async def test_the_preemptions_of_a_cancelled_request_are_counted_once(monkeypatch):
+    with recorded() as page:
+        async with running(monkeypatch, 2.0, blocks=15) as (subject, engine):
+            old = await committed(subject, new_job("old", 100, 100, local=False))
+            new = await committed(subject, new_job("new", 100, 100, local=False))
+            await eventually(lambda: len(engine.tokens_s.get("old", ())) > 30)
+            for job in (new, old, new):
+                subject.release(job)
+        assert (old.preemptions, new.preemptions) == (0, 1)
+        assert page.value("tandem_decode_preemptions_total") == 1

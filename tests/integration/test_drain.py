@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from dataclasses import replace
 
+import httpx
 import pytest
+from websockets.asyncio.client import connect
 
 from cluster.api import Tokens
+from engine.errors import Unavailable
 from tests.eventually import eventually
 from tests.integration.local import cluster, in_use
 from tests.integration.test_prefixes import ask, expected
@@ -109,3 +113,50 @@ async def test_a_stream_that_outlasts_the_time_goes_on_elsewhere(config, model):
         await leaving.stop()
         await asyncio.gather(*streams)
         assert got == [expected(model, PROMPTS[0], LONG)]
+
+
+async def grpc_end(local):
+    with pytest.raises(Unavailable) as error:
+        async for _ in local.client.generate(PROMPTS[0], max_tokens=1900, ignore_eos=True):
+            pass
+    return error.value.message
+
+
+async def http_end(local, *, stream):
+    body = {"model": "tiny", "prompt": PROMPTS[0], "max_tokens": 1900, "ignore_eos": True}
+    url = f"http://{local.router.http_address}/v1/completions"
+    async with httpx.AsyncClient(timeout=30) as client:
+        answer = await client.post(url, json=body | {"stream": stream})
+    assert answer.status_code == (200 if stream else 503)
+    last = answer.text.split("data: ")[-1] if stream else answer.text
+    error = json.loads(last)["error"]
+    assert error["code"] == "unavailable"
+    return error["message"]
+
+
+async def socket_end(local):
+    async with connect(f"ws://{local.router.http_address}/v1/stream") as socket:
+        body = {"prompt": PROMPTS[0], "max_tokens": 1900, "ignore_eos": True}
+        await socket.send(json.dumps({"type": "completion", "id": "a"} | body))
+        while (message := json.loads(await socket.recv()))["type"] != "error":
+            pass
+    return message["error"]["message"]
+
+
+@pytest.mark.parametrize("drain_s", [0.0, 1.5])
+async def test_a_plain_stream_that_outlasts_its_router_ends_with_a_retryable_error(config, drain_s):
+    async with cluster(config) as local:
+        ends = [
+            asyncio.create_task(one)
+            for one in (
+                grpc_end(local),
+                http_end(local, stream=True),
+                http_end(local, stream=False),
+                socket_end(local),
+            )
+        ]
+        await eventually(lambda: local.router.router.running == 4)
+        await eventually(lambda: sum(one.load().running for one in local.decode) == 4)
+        await local.router.drain(drain_s)
+        for message in await asyncio.gather(*ends):
+            assert message == "the router ended; send the request again"

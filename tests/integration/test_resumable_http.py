@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from contextlib import aclosing
 from dataclasses import replace
 
 import httpx
 import pytest
 from websockets.asyncio.client import connect
 
+from cluster.api import Started, Summary, Tokens
+from tandem_client import Client
 from tests.cluster.gateway.answers.event_source import EventSource
 from tests.integration.test_resumable import two_routers
 from tests.integration.test_resume import PROMPTS
@@ -103,3 +106,51 @@ async def test_a_stream_of_http_goes_on_over_a_websocket(config):
         plain = await client.post(f"http://{local.router.http_address}{TEXT}", json=BODY)
         found, _ = gathered(EventSource().read(plain.content).data)
         assert found[0]["ids"][int(have) :] == ids
+
+
+@pytest.mark.parametrize("prompt", [PROMPTS[1], [{"role": "user", "content": "hello"}]])
+async def test_a_stream_of_grpc_goes_on_over_http(config, prompt):
+    options = {"max_tokens": 60, "temperature": 0.0, "ignore_eos": True, "logprobs": 1, "n": 2}
+    async with two_routers(config) as (local, other, _), httpx.AsyncClient(timeout=30) as client:
+        started, have, texts = None, [0, 0], ["", ""]
+        async with aclosing(local.client.generate(prompt, resumable=True, **options)) as events:
+            async for event in events:
+                if isinstance(event, Started):
+                    started = event
+                elif isinstance(event, Tokens):
+                    have[event.choice] += len(event.ids)
+                    texts[event.choice] += event.text
+                if min(have) > 5:
+                    break
+        assert started is not None
+        counts = ".".join(map(str, have))
+        url = f"http://{other.http_address}/v1/streams/{started.stream_id}?have={counts}"
+        *chunks, usage, done = EventSource().read((await client.get(url)).content).data
+        assert done == "[DONE]" and json.loads(usage)["usage"]["completion_tokens"] == 120
+        ids = [[], []]
+        for chunk in map(json.loads, chunks):
+            (choice,) = chunk["choices"]
+            assert chunk["id"].endswith(f"-{started.request_id}")
+            texts[choice["index"]] += choice.get("text") or choice.get("delta", {}).get("content")
+            ids[choice["index"]] += choice["token_ids"]
+            assert choice["logprobs"] or not choice["token_ids"]
+        whole = await local.client.complete(prompt, seed=started.seed, **options)
+        for choice, one in enumerate(whole.choices):
+            assert texts[choice] == one.text
+            assert ids[choice] == [token.token for token in one.tokens][have[choice] :]
+
+
+async def test_a_stream_of_http_goes_on_over_grpc(config):
+    async with two_routers(config) as (local, other, _), httpx.AsyncClient(timeout=30) as client:
+        url = f"http://{local.router.http_address}{TEXT}"
+        request = client.build_request("POST", url, json=BODY | {"resumable": True, "n": 1})
+        source = EventSource().read(await bytes_of(client, request, 6))
+        stream_id, _, have = source.last_id.partition(":")
+        plain = (await client.post(url, json=BODY | {"n": 1})).content
+        async with Client(other.grpc_address) as back:
+            rest = [event async for event in back.resume(stream_id, [int(have)])]
+        tokens = [event for event in rest if isinstance(event, Tokens)]
+        found, _ = gathered(EventSource().read(plain).data)
+        assert [one for event in tokens for one in event.ids] == found[0]["ids"][int(have) :]
+        assert found[0]["text"].endswith("".join(event.text for event in tokens))
+        assert isinstance(rest[-1], Summary)

@@ -50,12 +50,18 @@ class BreakingGenerator(ScriptedGenerator):
 
 
 class CutProxy:
-    """A TCP listener before a server; `cut` resets every connection and leaves the listener."""
+    """A TCP listener before a server; `cut` resets every connection and leaves the listener.
+
+    `hold` lets nothing more through the present connections, as a frozen process.
+    """
 
     def __init__(self, server: asyncio.Server, target: int) -> None:
         self._server, self._target = server, target
         self.port: int = server.sockets[0].getsockname()[1]
         self._writers: set[asyncio.StreamWriter] = set()
+        self._held: set[asyncio.StreamWriter] = set()
+        self._over = asyncio.Event()
+        self.connections = 0
 
     @classmethod
     async def open(cls, target: int) -> CutProxy:
@@ -69,8 +75,9 @@ class CutProxy:
         inward, outward = await asyncio.open_connection("127.0.0.1", self._target)
         both = {writer, outward}
         self._writers |= both
+        self.connections += 1
         with suppress(OSError):
-            await asyncio.gather(_pump(reader, outward), _pump(inward, writer))
+            await asyncio.gather(self._pump(reader, outward), self._pump(inward, writer))
         self._writers -= both
         for one in both:
             one.close()
@@ -82,16 +89,22 @@ class CutProxy:
                 found.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             writer.transport.abort()
 
+    def hold(self) -> None:
+        self._held |= self._writers
+
     async def close(self) -> None:
         self._server.close()
+        self._over.set()
         self.cut()
 
-
-async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    while data := await reader.read(65536):
-        writer.write(data)
-        await writer.drain()
-    writer.close()
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65536):
+            if writer in self._held:
+                await self._over.wait()
+                return
+            writer.write(data)
+            await writer.drain()
+        writer.close()
 
 
 class Routers:

@@ -35,7 +35,7 @@ async def resumed(generator: Generator, request: ResumeRequest) -> ResumedAnswer
     async with _within_bound():
         events, started = await _begin(generator, request)
         try:
-            note = StreamNote.read(started.note)
+            note = StreamNote.read(started.note, started.request_id)
             if len(request.have) > note.n:
                 message = f"have must have at most {note.n} choices, not {len(request.have)}"
                 raise InvalidRequest(message, field="have")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
+from cluster.api import ChatPrompt, GenerateRequest
 from cluster.api.limits import MAX_CHOICES
 from cluster.api.validation import check_request_id
 from cluster.gateway.openai_chunks import CHAT, COMPLETION, Form
@@ -67,14 +68,30 @@ class StreamNote:
         )
 
     @classmethod
-    def read(cls, text: str) -> Self:
-        """The note in `text`; InvalidRequest for a stream that has another form.
+    def of_grpc(cls, request: GenerateRequest) -> Self:
+        """How other front ends write the rest of a request over gRPC: with all that gRPC has."""
+        return cls(
+            form="chat" if isinstance(request.prompt, ChatPrompt) else "completion",
+            request_id=request.request_id,
+            created=int(time.time()),
+            n=request.n,
+            include_usage=True,
+            token_ids=True,
+            logprobs=request.sampling.logprobs is not None,
+        )
+
+    @classmethod
+    def read(cls, text: str, request_id: str = "") -> Self:
+        """The note in `text`; InvalidRequest where it is missing or of another form of stream.
+
+        `request_id` is for a note without one, where the router drew it.
 
         Raises Internal for a text that no front end wrote.
         """
         if not text:
             raise InvalidRequest(
-                "the stream was begun over gRPC: Resume gives its rest", field="stream_id"
+                "the stream was begun over gRPC, by an earlier version: Resume gives its rest",
+                field="stream_id",
             )
         fault = Internal("the note of the stream cannot be read")
         try:
@@ -100,7 +117,7 @@ class StreamNote:
             check_request_id(note.request_id)
         except InvalidRequest:
             raise fault from None
-        return note
+        return replace(note, request_id=note.request_id or request_id)
 
     def text(self) -> str:
         """The note as JSON."""

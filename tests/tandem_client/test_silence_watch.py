@@ -1,0 +1,98 @@
+"""Silent routers: found by a health check, and left by resumable streams alone."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from cluster.api import Started, Tokens
+from tandem_client import Client, silence_watch
+from tests.eventually import eventually
+from tests.tandem_client.routers import two_routers
+
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
+QUIET_S, ANSWER_S = 0.5, 1.0
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch):
+    monkeypatch.setattr(silence_watch, "QUIET_S", QUIET_S)
+    monkeypatch.setattr(silence_watch, "ANSWER_S", ANSWER_S)
+
+
+@pytest.fixture
+async def routers():
+    async with two_routers() as found:
+        found.generators[0].after_events, found.generators[0].times = 3, 1
+        yield found
+
+
+async def indices(events):
+    return [one.index async for one in events if isinstance(one, Tokens)]
+
+
+@pytest.mark.parametrize("addresses", [1, 2])
+async def test_a_stream_of_a_silent_router_goes_on_elsewhere(routers, addresses):
+    """Behind one address by a new connection, and without it by another address."""
+    routers.generators[0].breaks = routers.proxies[0].hold
+    async with Client(routers.addresses[:addresses]) as client:
+        began_s = time.monotonic()
+        assert await indices(client.generate("a b", resumable=True)) == [0, 1, 2, 3]
+        assert QUIET_S + ANSWER_S <= time.monotonic() - began_s < 8.0
+    if addresses == 1:
+        assert routers.proxies[0].connections == 2
+
+
+async def test_a_request_that_a_silent_router_did_not_begin_goes_elsewhere(routers):
+    routers.generators[0].after_events = 0
+    routers.generators[0].breaks = routers.proxies[0].hold
+    async with Client(routers.addresses) as client:
+        assert await indices(client.generate("a b", resumable=True)) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("resumable", [False, True])
+async def test_a_slow_stream_is_not_left(routers, resumable, monkeypatch):
+    """Its router answers. A plain stream could not go on elsewhere."""
+    monkeypatch.setattr(silence_watch, "ANSWER_S", 10.0)
+    if not resumable:
+        routers.generators[0].breaks = routers.proxies[0].hold
+    async with Client(routers.addresses) as client:
+        seen = []
+
+        async def read():
+            async for event in client.generate("a b", resumable=resumable):
+                seen.append(event)  # noqa: PERF401
+
+        reading = asyncio.create_task(read())
+        await eventually(lambda: len(seen) == 3)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(reading), 6 * QUIET_S)
+        reading.cancel()
+    assert isinstance(seen[0], Started)
+    assert [proxy.connections for proxy in routers.proxies] == [1, 0]
+
+
+async def test_a_caller_that_pauses_blames_no_router():
+    """Meanwhile it does not wait for its router."""
+    calls, asked = [], []
+
+    async def answers(within_s):
+        asked.append(within_s)
+        return False
+
+    class Call:
+        async def read(self):
+            return "event"
+
+        def cancel(self):
+            calls.append("cancelled")
+
+    watch = silence_watch.SilenceWatch(answers, lambda: None)
+    with watch.over(Call()) as watched:
+        assert await watched.read(25.0, patient=False) == "event"
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.Event().wait(), 3 * QUIET_S)
+        assert not asked and not calls and watched.silence is None
+    watch.close()
