@@ -185,7 +185,7 @@ bench-transfer: $(VENV)/.installed  ## measure the hand-over of KV against its f
 bench-report: $(VENV)/.installed  ## write bench/REPORT.md from bench/results/
 	$(BIN)/python -m bench.report.main $(ARGS)
 
-fuzz: $(VENV)/.installed-dev  ## 100,000 fuzzed requests to every port; ARGS="--requests 2000 --seed 1"
+fuzz: $(VENV)/.installed-dev  ## 100,000 fuzzed requests to every port; ARGS="--requests 2000 --seed 1 --kinds all"
 	$(BIN)/python -m tests.fuzz.main $(ARGS)
 
 soak-transfer: $(VENV)/.installed-dev  ## 10,000 random faults while KV moves, then a check for leaks

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from decode_pool.step_tally import StepCount
-from engine.errors import TandemError
+from engine.errors import Internal, TandemError
 from engine.text.completion import ChoiceText
 from engine.types.sequence import FinishReason, SampledToken, Sequence
+
+log = logging.getLogger(__name__)
 
 NOW = 0.0
 Ready = Callable[[float], None]
@@ -102,16 +105,24 @@ class DecodeJob:
         self.finished = self._completion.ends_with(token.token)
 
     def read(self) -> None:
-        """Turn the taken tokens into text to be collected; a stop string sets `finished` too."""
+        """Turn the taken tokens into text to be collected; a stop string sets `finished` too.
+
+        A fault in this text ends the request, and nothing else.
+        """
         if not self._unread:
             return
         begun = bool(self._tokens)
-        for token in self._unread:
-            piece = self._completion.push(token.token)
-            self._tokens.append(token)
-            self._text += piece.text
-            self._finish_reason = piece.finish_reason
-        self._unread = []
+        unread, self._unread = self._unread, []
+        try:
+            for token in unread:
+                piece = self._completion.push(token.token)
+                self._tokens.append(token)
+                self._text += piece.text
+                self._finish_reason = piece.finish_reason
+        except Exception:
+            log.exception("no text for a token", extra=self.sequence.named_in_log)
+            self.fail(Internal("the text of the answer could not be made"))
+            return
         self.finished = self._finish_reason is not None
         if self.finished or len(self._tokens) >= self._flush.tokens:
             self._tell(NOW)
@@ -123,13 +134,14 @@ class DecodeJob:
     def fail(self, error: TandemError) -> None:
         """End the request with an error, after the tokens that were sampled before."""
         self.read()
-        self._error = error
+        self._error = self._error or error
+        self.finished = True
         if self._tokens:
             self._tell(NOW)
         else:
             self._end()
         if not self.granted.done():
-            self.granted.set_exception(error)
+            self.granted.set_exception(self._error)
 
     def listen(self, ready: Ready) -> None:
         """Have `ready` called with the time (monotonic) at which `collect` is due.

@@ -11,7 +11,7 @@ from decode_pool.recompute_share import RecomputeShare
 from decode_pool.scheduler import DecodeScheduler
 from decode_pool.shared_cores import StepInterval
 from decode_pool.step_tally import StepCount, StepTally, count_recomputed
-from engine.errors import Internal, TandemError
+from engine.errors import TandemError
 from engine.metrics import PROMPT_TOKENS
 from engine.runtime.engine_thread import EngineWorker
 from engine.runtime.pool_loop import PoolLoop
@@ -236,8 +236,7 @@ class DecodeLoop(PoolLoop[DecodeJob]):
         """Begin the next pass, or a pass that overtakes the others, if there is one."""
         self._drop_unwanted()
         spans = self._scheduler.schedule_chunk(time.monotonic(), self._most_tokens())
-        if spans:
-            self._passes.append(self._worker.begin(spans))
+        if spans and self._begin_with(spans):
             self._tell_granted([span.sequence for span in spans])
 
     def _most_tokens(self) -> int | None:
@@ -267,7 +266,7 @@ class DecodeLoop(PoolLoop[DecodeJob]):
         for span in kept:
             owner = span.sequence.owner
             job, outcome = self._jobs[owner], outcomes[owner]
-            if isinstance(outcome, Internal):
+            if isinstance(outcome, TandemError):
                 self._end(job, outcome)
             elif outcome is not None:
                 job.take(outcome)

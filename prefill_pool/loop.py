@@ -40,7 +40,7 @@ class _PassResult:
     """The results of a pass at `at_s`: tokens or faults by owner, and `whole` prompts."""
 
     spans: list[Span]
-    outcomes: Mapping[str, SampledToken | Internal | None]
+    outcomes: Mapping[str, SampledToken | TandemError | None]
     whole: list[Sequence]
     at_s: float
 
@@ -56,9 +56,18 @@ class PrefillJob:
     watch: Watch | None = None
 
     def computed(self, tokens: int, layers: int | None = None) -> None:
-        """Tell the watcher the number of computed tokens and layers."""
-        if self.watch is not None:
+        """Tell the watcher the number of computed tokens and layers.
+
+        A fault of the watcher ends the request, and nothing else.
+        """
+        if self.watch is None:
+            return
+        try:
             self.watch(tokens, layers)
+        except Exception:
+            log.exception("no hand-over of KV", extra=self.sequence.named_in_log)
+            self.watch = None
+            self.fail(Internal("the KV of the prompt could not be handed over"))
 
     def cancel(self) -> None:
         """Note that no caller waits for the first token any more."""
@@ -121,7 +130,7 @@ class PrefillLoop(PoolLoop[PrefillJob]):
         self._drop_unwanted()
         spans = self._scheduler.schedule(time.monotonic())
         if spans:
-            self._passes.append(self._worker.begin(spans, lambda: self._stored(spans)))
+            self._begin_with(spans, lambda: self._stored(spans))
 
     async def _forward(self, run: Slices) -> None:
         """Compute until the pass is complete, or an event may overtake or end it."""
@@ -190,7 +199,7 @@ class PrefillLoop(PoolLoop[PrefillJob]):
         """Give the results of the last passes to their requests."""
         computed, self._unanswered = self._unanswered, []
         for one in computed:
-            faulty = {o for o, outcome in one.outcomes.items() if isinstance(outcome, Internal)}
+            faulty = {o for o, outcome in one.outcomes.items() if isinstance(outcome, TandemError)}
             self._announce([span for span in one.spans if span.sequence.owner not in faulty])
             for sequence in one.whole:
                 job = self._jobs.get(sequence.owner)
@@ -198,9 +207,9 @@ class PrefillLoop(PoolLoop[PrefillJob]):
                     self._answer_one(job, one.outcomes[sequence.owner], one.at_s)
 
     def _answer_one(
-        self, job: PrefillJob, outcome: SampledToken | Internal | None, computed_s: float
+        self, job: PrefillJob, outcome: SampledToken | TandemError | None, computed_s: float
     ) -> None:
-        if isinstance(outcome, Internal):
+        if isinstance(outcome, TandemError):
             self._end(job, outcome)
         elif outcome is None or job.started_s is None:
             job.fail(Internal("a whole prompt gave no token"))

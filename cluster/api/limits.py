@@ -81,7 +81,7 @@ LIMITS = (
     Limit("`stop_token_ids`", MAX_STOP_TOKEN_IDS, "", "each replica gets them"),
     Limit("`logit_bias`", MAX_LOGIT_BIAS, "entries", "each replica gets them"),
     Limit("a schema or grammar", MAX_GRAMMAR_BYTES, "bytes", "time to compile"),
-    Limit("a schema", MAX_GRAMMAR_DEPTH, "levels", "as a grammar"),
+    Limit("a schema, `chat_template_kwargs`", MAX_GRAMMAR_DEPTH, "levels", "time to compile"),
     Limit("a regular expression", MAX_REGEX_BYTES, "bytes", "as a grammar"),
     Limit("choices of a grammar", MAX_GRAMMAR_CHOICES, "texts", "as a grammar"),
     Limit("compiling a grammar", int(COMPILE_S), "s", "of a core of the router"),

@@ -13,7 +13,14 @@ from typing import Any, Literal, Self
 from engine.errors import Internal
 
 CallFormName = Literal[
-    "auto", "none", "hermes", "llama3", "mistral", "deepseek", "response_template"
+    "auto",
+    "none",
+    "hermes",
+    "llama3",
+    "mistral",
+    "deepseek",
+    "qwen3_coder",
+    "response_template",
 ]
 ReasoningFormName = Literal["auto", "none", "think", "mistral", "cohere", "seed", "kimi"]
 
@@ -24,7 +31,7 @@ class AnswerForm:
 
     - `inside`: the prompt opens the reasoning.
     - `parallel`: an answer may have several calls.
-    - `tools`: the tools, as the template has them.
+    - `tools`: the tools, as the template has them, or what their parser needs of them.
     - `key`: random; the ids of the calls come from it.
     - `template`, `prefix`: for `calls` "response_template": the model's, and what of an answer
       stands in the prompt.

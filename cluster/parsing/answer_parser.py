@@ -13,6 +13,7 @@ from cluster.parsing.deepseek import DeepSeekParser
 from cluster.parsing.hermes import HermesParser
 from cluster.parsing.llama3 import Llama3Parser
 from cluster.parsing.mistral import MistralParser
+from cluster.parsing.qwen3_coder import Qwen3CoderParser
 from cluster.parsing.reasoning import REASONING_FORMS, ReasoningSplitter
 from cluster.parsing.response_template import ResponseTemplateParser
 
@@ -21,6 +22,7 @@ _PARSERS: dict[str, Callable[[AnswerForm], CallParser]] = {
     "llama3": lambda form: Llama3Parser(form.names),
     "mistral": lambda form: MistralParser(),
     "deepseek": lambda form: DeepSeekParser(),
+    "qwen3_coder": lambda form: Qwen3CoderParser(form.tools),
     "response_template": lambda form: ResponseTemplateParser(
         form.template, form.prefix, form.tools
     ),

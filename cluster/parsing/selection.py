@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from cluster.api.chats.tools import Tool, ToolUse
 from cluster.api.prompts import ChatPrompt
-from cluster.parsing import deepseek, hermes, llama3, mistral
+from cluster.parsing import deepseek, hermes, llama3, mistral, qwen3_coder
 from cluster.parsing.answer_form import AnswerForm, CallFormName, ReasoningFormName
 from cluster.parsing.call_grammar import call_form, call_grammars
+from cluster.parsing.parameter_schema import is_expressible, text_kinds
 from cluster.parsing.reasoning import REASONING_FORMS
 from cluster.parsing.template_input import template_tool
 from engine.errors import ConfigError, InvalidRequest, UnsupportedModel
@@ -26,9 +28,14 @@ _MARKERS: dict[str, tuple[str, ...]] = {
     "llama3": (llama3.PYTHON_TAG,),
     "mistral": mistral.MARKERS,
     "deepseek": deepseek.MARKERS,
+    "qwen3_coder": qwen3_coder.MARKERS,
 }
-# The parsers that know the tools.
-_NAMING = ("llama3", "response_template")
+
+# Why no grammar can hold calls to a strict schema, where the model may call or not.
+_NOT_STRICT = {
+    "response_template": "its response_template says how calls are read alone",
+    "": "router.tool_parser is none, so no calls are read",
+}
 
 
 class FormSelection:
@@ -55,10 +62,14 @@ class FormSelection:
         self._shown_of_reasoning = tokenizer.special_within(
             " ".join(REASONING_FORMS.get(self._reasoning, ()))
         )
-        markers = " ".join(_MARKERS.get(self._calls, ()))
-        if self._calls == "response_template":
-            markers = markers_of(self._template)
-        self._shown_of_calls = tokenizer.special_within(markers)
+        self._shown_of_calls = {
+            name: tokenizer.special_within(" ".join(markers)) for name, markers in _MARKERS.items()
+        }
+        self._shown_of_calls["response_template"] = (
+            tokenizer.special_within(markers_of(self._template)) if self._template else ()
+        )
+        known = chain(*_MARKERS.values(), *REASONING_FORMS.values())
+        self._marks = tokenizer.special_tokens(known)
 
     @property
     def calls(self) -> str:
@@ -70,12 +81,14 @@ class FormSelection:
     ) -> AnswerForm:
         """The form of the answers to a prompt; `content` is the grammar that the client gave.
 
-        Forced calls have the form of Hermes where no grammar is known for the model's own form.
+        Calls have the form of Hermes where a grammar forces them, or the schema of a strict tool,
+        and no grammar in the model's own form does.
         """
         tools = prompt.use.offered
         own = self._calls == "response_template" and not prompt.use.forced
         calls = self._calls if own or (tools and self._calls != "none") else ""
-        if prompt.use.forced and self._calls in ("none", "response_template"):
+        unknown = prompt.use.forced and self._calls in ("none", "response_template")
+        if unknown or (calls == "qwen3_coder" and not _in_blocks(tools)):
             calls = "hermes"
         opening, _ = REASONING_FORMS.get(self._reasoning, ("", ""))
         # A grammar of another kind has no room for reasoning before it.
@@ -86,7 +99,7 @@ class FormSelection:
             inside=thinks and bool(opening) and rendered.text.rstrip().endswith(opening),
             parallel=prompt.use.parallel,
             key=secrets.token_hex(8) if calls else "",
-            tools=tuple(map(template_tool if own else _named, tools)) if calls in _NAMING else (),
+            tools=tuple(map(_KNOWN[calls], tools)) if calls in _KNOWN else (),
             template=self._template if calls == "response_template" else {},
             prefix=answer_prefix(self._template, rendered.text) if own else "",
         )
@@ -98,22 +111,41 @@ class FormSelection:
         """
         if form.calls == "response_template" or (use.offered and not form.calls):
             if any(tool.strict for tool in use.offered):
-                message = "strict tools need tool_choice required, as the form of calls is unknown"
-                raise InvalidRequest(message, field="tools")
+                why = f"strict tools need tool_choice required: {_NOT_STRICT[form.calls]}"
+                raise InvalidRequest(why, field="tools")
             return [] if content is None else [content]
         markers = REASONING_FORMS.get(form.reasoning)
         thought = None if markers is None else (*markers, form.inside)
-        return call_grammars(call_form(form.calls, self._templates), use, content, thought)
+        calls = call_form(form.calls, self._templates)
+        return call_grammars(calls, use, content, thought, self._marks)
 
     def shown(self, form: AnswerForm) -> tuple[int, ...]:
         """The special tokens whose text the form needs."""
-        calls = self._shown_of_calls if form.calls else ()
+        calls = self._shown_of_calls.get(form.calls, ())
         return (*(self._shown_of_reasoning if form.reasoning else ()), *calls)
 
 
 def _named(tool: Tool) -> dict[str, Any]:
     """A tool with its name alone."""
     return template_tool(Tool(tool.name))
+
+
+def _typed(tool: Tool) -> dict[str, Any]:
+    """A tool with its name, and how the values of its parameters are read."""
+    return {"function": {"name": tool.name, "texts": text_kinds(tool.parameters)}}
+
+
+# What the parsers that know the tools need of each.
+_KNOWN: dict[str, Callable[[Tool], dict[str, Any]]] = {
+    "llama3": _named,
+    "qwen3_coder": _typed,
+    "response_template": template_tool,
+}
+
+
+def _in_blocks(tools: Sequence[Tool]) -> bool:
+    """Whether blocks for each argument can hold what strict tools ask for."""
+    return all(is_expressible(tool.parameters) for tool in tools if tool.strict)
 
 
 def _usable(template: Mapping[str, Any] | None) -> Mapping[str, Any]:
@@ -136,6 +168,8 @@ def calls_of(templates: str, described: bool) -> str:
         return "deepseek"
     if mistral.CALLS in templates:
         return "mistral"
+    if qwen3_coder.FUNCTION in templates and qwen3_coder.PARAMETER in templates:
+        return "qwen3_coder"
     llama = "<|start_header_id|>" in templates and '"parameters"' in templates
     return "llama3" if llama or llama3.PYTHON_TAG in templates else "hermes"
 

@@ -9,6 +9,7 @@ from typing import Any
 from cluster.api.chats.tools import Tool, json_object
 from cluster.api.prompts import ChatMessage, ChatPrompt
 from engine.errors import InvalidRequest
+from engine.grammar.schema_check import check_depth
 from engine.text.tokenizer import RenderedChat, Tokenizer
 
 
@@ -80,4 +81,10 @@ def template_messages(messages: Sequence[ChatMessage], *, objects: bool) -> list
 
 def _arguments(text: str, objects: bool) -> object:
     found = json_object(text) if objects else None
-    return text if found is None else found
+    if found is None:
+        return text
+    try:
+        check_depth(found)
+    except InvalidRequest:  # what a model wrote, so the chat must go on
+        return text
+    return found

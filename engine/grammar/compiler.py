@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection
-from itertools import chain
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper, grammar_from
@@ -18,6 +18,7 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper,
 from engine.errors import InvalidRequest, UnsupportedModel
 from engine.grammar.matcher import CompiledGrammar
 from engine.grammar.schema_check import deepest, read_schema
+from engine.grammar.special_names import SpecialNames, largest_id
 from engine.types.grammar import Grammar
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ _JSON: JsonCompileOptions = {
     "lenient": False,
 }
 _SHOWN_CHARACTERS = 200
+# A rule that is one token, as `cluster/parsing/call_grammar.py` writes markers.
+_TOKEN_RULE = re.compile(r"^(mark_\d+: )<\[(\d{1,9})\]>$", re.MULTILINE)
 
 
 class GrammarCompiler:
@@ -53,10 +56,12 @@ class GrammarCompiler:
     def __init__(self, tokenizer: str, vocabulary: int, eos_ids: Collection[int]) -> None:
         if not eos_ids:
             raise UnsupportedModel("a model without an end token cannot follow a grammar")
-        known = _largest_id(tokenizer) + 1
+        document = json.loads(tokenizer)
+        known = largest_id(document) + 1
+        self._names = SpecialNames(document)
         try:
             self._tokens = LLTokenizer(
-                tokenizer, n_vocab=max(vocabulary, known), eos_token=sorted(eos_ids)
+                json.dumps(document), n_vocab=max(vocabulary, known), eos_token=sorted(eos_ids)
             )
         except ValueError as error:
             raise UnsupportedModel(f"this tokenizer cannot follow a grammar: {error}") from None
@@ -66,7 +71,7 @@ class GrammarCompiler:
     def compile(self, grammar: Grammar) -> CompiledGrammar:
         """The compiled grammar; raises InvalidRequest that says where it is wrong."""
         try:
-            source, schema = _source_of(grammar)
+            source, schema = _source_of(self._numbered(grammar))
             matcher = self._matcher(source)
             if matcher.is_error():
                 raise InvalidRequest(self._reason(matcher, schema))
@@ -75,9 +80,25 @@ class GrammarCompiler:
             raise InvalidRequest(message, field=grammar.field) from None
 
         def on_bytes() -> LLMatcher:
-            return LLMatcher(self._bytes, source, log_level=0, limits=_LIMITS)
+            written, _ = _source_of(self._written(grammar))
+            return LLMatcher(self._bytes, written, log_level=0, limits=_LIMITS)
 
         return CompiledGrammar(matcher, on_bytes, self._eos_ids, self._tokens.vocab_size)
+
+    def _numbered(self, grammar: Grammar) -> Grammar:
+        if grammar.kind != "lark":
+            return grammar
+        return replace(grammar, text=self._names.numbered(grammar.text))
+
+    def _written(self, grammar: Grammar) -> Grammar:
+        """The grammar with the texts of special tokens in the place of rules that are a token."""
+        if grammar.kind != "lark":
+            return grammar
+
+        def text(found: re.Match[str]) -> str:
+            return found[1] + json.dumps(self._names.text(int(found[2])), ensure_ascii=False)
+
+        return replace(grammar, text=_TOKEN_RULE.sub(text, grammar.text))
 
     def _matcher(self, source: str) -> LLMatcher:
         return LLMatcher(self._tokens, source, log_level=0, limits=_LIMITS)
@@ -85,7 +106,7 @@ class GrammarCompiler:
     def _reason(self, matcher: LLMatcher, schema: dict[str, Any] | None) -> str:
         message = matcher.get_error()
         if schema is None:
-            return _on_one_line(message)
+            return _on_one_line(self._names.own(message))
 
         def fails_alike(part: dict[str, Any]) -> bool:
             return bool(self._matcher(_from_schema(part)).get_error() == message)
@@ -140,11 +161,3 @@ def _on_one_line(message: str) -> str:
     if column > 0 and "regex parse error" in text:
         text = f"character {column} of a regex: {text.rpartition('error: ')[2]}"
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
-
-
-def _largest_id(tokenizer: str) -> int:
-    document = json.loads(tokenizer)
-    vocabulary = document["model"]["vocab"]
-    ids = vocabulary.values() if isinstance(vocabulary, dict) else range(len(vocabulary))
-    added = (token["id"] for token in document.get("added_tokens", ()))
-    return max(chain(ids, added), default=0)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.errors import Internal
+from engine.errors import TandemError
 from engine.grammar.matcher import GrammarMatcher
 from engine.types.sequence import Sequence as TokenSequence
 
@@ -37,7 +37,7 @@ class TokenMasks:
 
     banned: NDArray[np.bool_]
     rows: Mapping[str, int]
-    faults: Mapping[str, Internal]
+    faults: Mapping[str, TandemError]
 
 
 class MaskMaker:
@@ -59,20 +59,20 @@ class MaskMaker:
 
     def _make(self, guided: Mapping[str, tuple[object, TokenSequence]]) -> TokenMasks:
         matchers: list[GrammarMatcher] = []
-        faults: dict[str, Internal] = {}
+        faults: dict[str, TandemError] = {}
         for owner, (matcher, sequence) in guided.items():
             assert isinstance(matcher, GrammarMatcher)
             matchers.append(matcher)
             try:
                 matcher.follow(sequence.tokens, sequence.prompt_tokens)
-            except Internal as error:
+            except TandemError as error:
                 faults[owner] = error
         masks = np.zeros((len(matchers), matchers[0].words), dtype=np.int32)
         self._fill(matchers, masks)
         for row, owner in enumerate(guided):
             try:
                 matchers[row].finish(masks[row])
-            except Internal as error:
+            except TandemError as error:
                 faults.setdefault(owner, error)
         bits = np.unpackbits((~masks).view(np.uint8), axis=1, bitorder="little")
         banned = bits[:, : self._vocabulary].view(np.bool_)

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.errors import Internal
+from engine.errors import Internal, InvalidRequest
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher
 
 _BITS = 32
 _SHOWN_CHARACTERS = 200
+# In llguidance's errors: of a token that the grammar does not take. Others are of its limits.
+_NOT_TAKEN = "doesn't satisfy the grammar"
 
 
 class CompiledGrammar:
@@ -84,19 +86,22 @@ class GrammarMatcher:
     def follow(self, tokens: Sequence[int], start: int) -> None:
         """Move to the state behind the tokens from `start` on, which begin an answer.
 
-        Earlier calls had a part of them. Raises Internal where the grammar has no such state.
+        Earlier calls had a part of them. Raises Internal where the grammar has no such state, and
+        InvalidRequest where it became too complex.
         """
         more = list(tokens[start + self._followed :])
         if more and not self.tokens.consume_tokens(more):
+            self._check_complexity()
             raise Internal(f"the answer left its grammar: {_first_line(self.tokens)}")
         self._followed += len(more)
 
     def finish(self, mask: NDArray[np.int32]) -> None:
         """Complete the mask of llguidance, a bit for each token: only a complete answer ends.
 
-        Raises Internal where the grammar became too complex, or allows no token.
+        Raises InvalidRequest where the grammar became too complex, or allows no token.
         """
         if self.tokens.is_error():
+            self._check_complexity()
             raise Internal(f"the grammar has no next token: {_first_line(self.tokens)}")
         unsigned = mask.view(np.uint32)
         if self.tokens.is_accepting():
@@ -104,7 +109,14 @@ class GrammarMatcher:
         else:
             unsigned[self._end_words] &= ~self._end_bits
             if not unsigned.any():
-                raise Internal("the grammar allows no next token")
+                at = f"behind {self._followed} tokens of the answer"
+                raise InvalidRequest(f"the grammar allows no next token {at}")
+
+    def _check_complexity(self) -> None:
+        """Raise InvalidRequest where a limit of the compiler ended the matcher."""
+        if _NOT_TAKEN not in self.tokens.get_error():
+            at = f"behind {self._followed} tokens of the answer"
+            raise InvalidRequest(f"the grammar is too complex {at}: {_first_line(self.tokens)}")
 
     def ends_with(self, token: int) -> bool:
         """Whether this token ends an answer by its id."""

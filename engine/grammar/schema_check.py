@@ -34,6 +34,10 @@ def read_schema(text: str) -> dict[str, Any]:
     if not isinstance(schema, dict):
         raise InvalidRequest(f"it must be a JSON object, not {shown(schema)}")
     check_depth(schema)
+    try:
+        json.dumps(schema, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise InvalidRequest("it is not valid Unicode: it has a lone surrogate") from None
     for place, one in _subschemas(schema):
         _check_min_properties(place, one)
     return schema

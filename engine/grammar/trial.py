@@ -18,6 +18,7 @@ import numpy as np
 
 from engine.errors import Internal, InvalidRequest, TandemError
 from engine.grammar.compiler import GrammarCompiler
+from engine.grammar.matcher import GrammarMatcher
 from engine.types.grammar import COMPILE_S, Grammar
 
 # Bounds. A replica has more stack, so no recursion overflows there first.
@@ -58,23 +59,32 @@ def _try(compiler: GrammarCompiler, grammar: Grammar) -> str | None:
     try:
         compiled = compiler.compile(grammar)
         compiled.know_texts()
-        matcher = compiled.matcher()
-        chosen = random.Random(0)
-        for _ in range(_STEPS):
-            mask = np.frombuffer(bytearray(matcher.tokens.compute_bitmask()), dtype=np.int32)
-            matcher.finish(mask)
-            if matcher.tokens.is_stopped():
-                break
-            allowed = np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little"))
-            token = int(chosen.choice(allowed))
-            if matcher.ends_with(token):
-                break
-            matcher.tokens.consume_token(token)
     except InvalidRequest as error:
         return error.message
-    except Internal as error:
+    except Exception as error:
+        # Of what a client sent, and not of this process: the reason is for the client.
+        return f"{grammar.field}: #: it cannot be compiled ({type(error).__name__})"
+    try:
+        _begin_answer(compiled.matcher())
+    except (Internal, InvalidRequest) as error:
         return f"{grammar.field}: #: {error.message}"
     return None
+
+
+def _begin_answer(matcher: GrammarMatcher) -> None:
+    """Take some random tokens; raises what the matcher does."""
+    chosen, taken = random.Random(0), list[int]()
+    for _ in range(_STEPS):
+        mask = np.frombuffer(bytearray(matcher.tokens.compute_bitmask()), dtype=np.int32)
+        matcher.finish(mask)
+        if matcher.tokens.is_stopped():
+            return
+        allowed = np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little"))
+        tokens = [token for token in allowed.tolist() if not matcher.ends_with(token)]
+        if not tokens:
+            return
+        taken.append(chosen.choice(tokens))
+        matcher.follow(taken, 0)
 
 
 def _answer(message: str | None) -> None:

@@ -8,6 +8,7 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Collection
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from engine.types.grammar import COMPILE_S, Grammar
 _START_S = 60.0
 _ANSWER_S = 20.0
 _END_S = 5.0
+_PIECE_BYTES = 64 * 1024
 # Signals by which others end the process: an operator, or a kernel short of memory.
 _BY_OTHERS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _ROOT = Path(__file__).resolve().parents[2]
@@ -74,7 +76,9 @@ class TrialProcess:
             return None
         if code == -signal.SIGPROF:
             return f"takes more than {COMPILE_S:g} s to compile"
-        return None if -code in _BY_OTHERS else "is nested too deep"
+        if -code in _BY_OTHERS:
+            return None
+        return "is nested too deep" if code < 0 else "cannot be compiled"
 
     def _running(self, grammar: Grammar) -> subprocess.Popen[bytes]:
         if self._unfit is not None:
@@ -87,8 +91,11 @@ class TrialProcess:
             [sys.executable, "-m", "engine.grammar.trial"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            bufsize=0,
             env=os.environ | {"PYTHONPATH": paths},
         )
+        assert process.stdin is not None
+        os.set_blocking(process.stdin.fileno(), False)
         try:
             message = self._ask(process, self._first, _START_S)
         except (OSError, EOFError, TimeoutError) as error:
@@ -104,12 +111,28 @@ class TrialProcess:
         """The answer to a line; OSError, EOFError or TimeoutError where there is none."""
         assert process.stdin is not None
         assert process.stdout is not None
-        process.stdin.write(line)
-        process.stdin.flush()
-        if not select.select([process.stdout], [], [], timeout_s)[0]:
-            raise TimeoutError
-        answer = process.stdout.readline()
-        if not answer:
-            raise EOFError
+        end_s = time.monotonic() + timeout_s
+        unsent = memoryview(line)
+        while unsent:
+            _wait(process.stdin.fileno(), select.POLLOUT, end_s)
+            unsent = unsent[os.write(process.stdin.fileno(), unsent) :]
+        answer = b""
+        while not answer.endswith(b"\n"):
+            _wait(process.stdout.fileno(), select.POLLIN, end_s)
+            piece = os.read(process.stdout.fileno(), _PIECE_BYTES)
+            if not piece:
+                raise EOFError
+            answer += piece
         message: str | None = json.loads(answer)
         return message
+
+
+def _wait(pipe: int, event: int, end_s: float) -> None:
+    """Wait until the pipe is ready or broken; TimeoutError at `end_s`, by the monotonic clock.
+
+    Not `select`, which takes no descriptor beyond 1023.
+    """
+    poller = select.poll()
+    poller.register(pipe, event)
+    if not poller.poll(max(0.0, end_s - time.monotonic()) * 1000):
+        raise TimeoutError

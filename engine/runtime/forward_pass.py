@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Sequence
 import torch
 
 from engine.cpu.core_sharing import CoreSharing
-from engine.errors import Internal
+from engine.errors import Internal, TandemError
 from engine.grammar.masks import MaskMaker, PendingMasks
 from engine.kv.cache import KvCache
 from engine.model.packed_batch import pack
@@ -145,9 +145,9 @@ class Pass:
 
     def _sampled(
         self, order: Sequence[int], logits: torch.Tensor
-    ) -> list[SampledToken | Internal | None]:
+    ) -> list[SampledToken | TandemError | None]:
         spans = self.spans
-        results: list[SampledToken | Internal | None] = [None] * len(spans)
+        results: list[SampledToken | TandemError | None] = [None] * len(spans)
         sampling = [index for index in order if spans[index].samples]
         if not sampling:
             return results
@@ -158,8 +158,10 @@ class Pass:
         return results
 
 
-def _joined(sampled: SampledToken | Internal | None, scores: Scores | Internal | None) -> Outcome:
+def _joined(
+    sampled: SampledToken | TandemError | None, scores: Scores | Internal | None
+) -> Outcome:
     """The result of a span. A fault of sampling or scoring is a fault of the sequence."""
-    if scores is None or isinstance(sampled, Internal):
+    if scores is None or isinstance(sampled, TandemError):
         return sampled
     return scores if isinstance(scores, Internal) else ScoredSpan(scores, sampled)

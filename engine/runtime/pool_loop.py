@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
 from engine.errors import Internal, TandemError
@@ -18,7 +19,7 @@ from engine.types.sequence import Outcome, SampledToken, Sequence, Span, collect
 log = logging.getLogger(__name__)
 
 # The results of a step or a pass by owner, without the scores.
-Outcomes = dict[str, SampledToken | Internal | None]
+Outcomes = dict[str, SampledToken | TandemError | None]
 
 
 class PoolJob(Protocol):
@@ -79,6 +80,15 @@ class PoolLoop(ABC, Generic[JobT]):
         if self._passes:
             self._passes[-1].cut()
 
+    def _begin_with(self, spans: list[Span], stored: Callable[[], None] | None = None) -> bool:
+        """Begin a pass over these spans; False where it fails, and its requests with it."""
+        try:
+            self._passes.append(self._worker.begin(spans, stored))
+        except Exception as error:
+            self._fail(spans, error)
+            return False
+        return True
+
     def _drop_unwanted(self) -> None:
         """Drop each pass whose requests have all gone."""
         for run in [run for run in self._passes if not self._scheduler.wanted(run.spans)]:
@@ -90,7 +100,7 @@ class PoolLoop(ABC, Generic[JobT]):
         """The results of a step by owner. The blocks of each faulty owner are condemned."""
         outcomes = {s.sequence.owner: collected(s, r) for s, r in zip(spans, results, strict=True)}
         for owner, outcome in outcomes.items():
-            if isinstance(outcome, Internal):
+            if isinstance(outcome, TandemError):
                 self._scheduler.pool.condemn(owner)
         return outcomes
 

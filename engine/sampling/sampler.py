@@ -18,7 +18,7 @@ from collections import defaultdict
 
 import torch
 
-from engine.errors import Internal
+from engine.errors import Internal, TandemError
 from engine.grammar.masks import TokenMasks
 from engine.sampling.counter_rng import uniform
 from engine.sampling.filters import filters, keep_likely
@@ -35,7 +35,7 @@ _CPU_NUMBERS = 2**20
 @torch.no_grad()
 def sample(
     logits: torch.Tensor, sequences: list[Sequence], masks: TokenMasks | None = None
-) -> list[SampledToken | Internal]:
+) -> list[SampledToken | TandemError]:
     """Choose the next token of each sequence.
 
     `logits` is [rows, vocabulary] of any float dtype and stays as it is; row i belongs to
@@ -58,7 +58,7 @@ def sample(
     tokens = [0] * len(sequences)
     for row, token in zip(order, torch.cat(parts).tolist(), strict=True):
         tokens[row] = token
-    chosen: list[SampledToken | Internal] = [*_with_logprobs(logits, sequences, tokens)]
+    chosen: list[SampledToken | TandemError] = [*_with_logprobs(logits, sequences, tokens)]
     for row, token in enumerate(tokens):
         if token == _BAD:
             chosen[row] = Internal("the model's logits are NaN or infinite")

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 _FILES = ("tokenizer*", "vocab*", "*.model", "*.tiktoken")
 NO_FIELDS: Mapping[str, Any] = MappingProxyType({})
 # Jinja and the expressions inside a template raise these.
-_TEMPLATE_ERRORS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+_TEMPLATE_ERRORS = (
+    *(ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +160,11 @@ class Tokenizer:
         return tuple(
             sorted(token for token in self._special if added[token].content.strip() in text)
         )
+
+    def special_tokens(self, texts: Iterable[str]) -> dict[str, int]:
+        """The special token of each text that is one by itself."""
+        found = {text: self._backend.token_to_id(text) for text in texts}
+        return {text: token for text, token in found.items() if token in self._special}
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of token ids; special tokens and ids outside the vocabulary give no text."""

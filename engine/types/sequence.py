@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from engine.errors import Internal
+from engine.errors import TandemError
 from engine.kv.prefix_digest import DEFAULT_TENANT, Chain
 from engine.types.grammar import TokenMatcher
 from engine.types.lane import Lane
@@ -108,7 +108,7 @@ class ScoredSpan:
 
 
 # The result of a span: a token, a fault of its sequence alone, or None if nothing was sampled.
-Outcome = SampledToken | ScoredSpan | Internal | None
+Outcome = SampledToken | ScoredSpan | TandemError | None
 
 
 def urgency_of(spans: Iterable[Span]) -> Urgency:
@@ -118,7 +118,7 @@ def urgency_of(spans: Iterable[Span]) -> Urgency:
     return max((prompt.urgency for prompt in prompts), default=Urgency.NONE)
 
 
-def collected(span: Span, outcome: Outcome) -> SampledToken | Internal | None:
+def collected(span: Span, outcome: Outcome) -> SampledToken | TandemError | None:
     """The result of a span without its scores, which go to the sequence's `scoring`."""
     if not isinstance(outcome, ScoredSpan):
         return outcome

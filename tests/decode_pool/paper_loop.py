@@ -110,10 +110,19 @@ async def running(monkeypatch, factor, budget_s=0.06, engine=None, batching=None
     worker.close()
 
 
-def new_job(owner, prompt, max_tokens, local, stop=(), output=0):
+class BrokenText(ChoiceText):
+    """A text that no fourth token can join."""
+
+    def push(self, token):
+        if self.output_tokens == 3:
+            raise RuntimeError("broke")
+        return super().push(token)
+
+
+def new_job(owner, prompt, max_tokens, local, stop=(), output=0, text=ChoiceText):
     tokenizer = TOKENIZERS["byte_level"]
     sampling = SamplingParams(max_tokens=max_tokens, stop=stop, ignore_eos=True)
-    completion = ChoiceText(tokenizer, [1], sampling, tokenizer.eos_ids, 10_000)
+    completion = text(tokenizer, [1], sampling, tokenizer.eos_ids, 10_000)
     sequence = Sequence(owner, [1] * (prompt + output), prompt, sampling)
     return DecodeJob(sequence, completion, local=local)
 

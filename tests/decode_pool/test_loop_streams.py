@@ -19,8 +19,10 @@ from tests.decode_pool.paper_loop import (
     PASS_S,
     STEP_S,
     TOKENS_PER_S,
+    BrokenText,
     PaperEngine,
     committed,
+    finish,
     new_job,
     prompt,
     running,
@@ -211,3 +213,49 @@ async def test_the_preemptions_of_a_cancelled_request_are_counted_once(monkeypat
                 subject.release(job)
         assert (old.preemptions, new.preemptions) == (0, 1)
         assert page.value("tandem_decode_preemptions_total") == 1
+
+
+@pytest.mark.parametrize("max_tokens", [4, 20], ids=["last", "within"])
+async def test_a_request_whose_text_fails_ends_alone(monkeypatch, caplog, max_tokens):
+    async with running(monkeypatch, 2.0) as (subject, engine):
+        job = new_job("broken", 100, max_tokens, local=False, text=BrokenText)
+        await committed(subject, job)
+        beside = asyncio.create_task(stream(subject, "beside", 20))
+        with pytest.raises(Internal, match="text of the answer"):
+            await finish(subject, job)
+        await beside
+        await stream(subject, "later", 3)
+        assert len(engine.tokens_s["beside"]) == 19 and len(engine.tokens_s["broken"]) <= 4
+        assert [one.message for one in caplog.records].count("no text for a token") == 1
+
+
+async def test_a_step_that_fails_beside_a_text_that_fails_ends_no_loop(monkeypatch):
+    async with running(monkeypatch, 2.0) as (subject, engine):
+        forward = engine.forward
+
+        def fail_fourth(spans):
+            if len(engine.tokens_s.get("broken", ())) == 3:
+                engine.tokens_s.clear()
+                raise RuntimeError("broke")
+            return forward(spans)
+
+        monkeypatch.setattr(engine, "forward", fail_fourth)
+        job = new_job("broken", 100, 20, local=False, text=BrokenText)
+        await committed(subject, job)
+        with pytest.raises(Internal):
+            await finish(subject, job)
+        await stream(subject, "later", 3)
+
+
+async def test_a_pass_that_cannot_begin_fails_with_its_requests_alone(monkeypatch):
+    async with running(monkeypatch, 2.0) as (subject, engine):
+        begin = engine.begin
+
+        def fail_once(spans, stored=None):
+            monkeypatch.setattr(engine, "begin", begin)
+            raise RuntimeError("broke")
+
+        monkeypatch.setattr(engine, "begin", fail_once)
+        with pytest.raises(Internal, match="a decode step failed"):
+            await prompt(subject, "p", 100)
+        await prompt(subject, "later", 100)

@@ -10,7 +10,8 @@ import base64
 import os
 import random
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import grpc
 import grpc.aio
@@ -18,6 +19,7 @@ from google.protobuf.message import Message
 
 from protos import router_pb2
 from tandem_client.protos import inference_pb2 as wire
+from tests.fuzz.chats import chat_body, chat_message, trace_of
 from tests.fuzz.values import fuzzed_body, fuzzed_message, mutated
 
 # A request that is served longer than this is cancelled by its client.
@@ -28,6 +30,10 @@ _FORMS = {
     "response": "/v1/responses",
 }
 _PATHS = (*_FORMS.values(), "/v1/responses/resp_a", "/v1/models", "/healthz", "/metrics", "/nope")
+# Of chats and completions, where requests are drawn by kinds.
+_CHATS = 0.85
+_CLOSE = "Connection: close\r\n"
+_JSON = f"{_CLOSE}Content-Type: application/json\r\n"
 _BAD_CODES = (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN, grpc.StatusCode.DATA_LOSS)
 
 
@@ -53,22 +59,40 @@ async def _read_all(reader: asyncio.StreamReader, most: int = 1 << 22) -> bytes:
     return found
 
 
-class HttpFuzzer:
+class _OverHttp:
+    """Where the server listens, the headers of each request, and the kinds that are drawn.
+
+    Without `kinds`, all fields are drawn.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        key: str = "",
+        tls: ssl.SSLContext | None = None,
+        kinds: Sequence[str] = (),
+    ):
+        self._where = host, port
+        self._tls = tls
+        self._kinds = kinds
+        self._head = f"Host: {host}:{port}\r\n"
+        if key:
+            self._head += f"Authorization: Bearer {key}\r\n"
+
+    def _trace(self, rng: random.Random) -> str:
+        return "".join(f"{name}: {value}\r\n" for name, value in trace_of(rng, self._kinds))
+
+
+class HttpFuzzer(_OverHttp):
     """HTTP/1.1 by hand: valid requests with fuzzed bodies, and requests that are no HTTP."""
 
     name = "http"
 
-    def __init__(self, host: str, port: int, key: str = "", tls: ssl.SSLContext | None = None):
-        self._where = host, port
-        self._tls = tls
-        self._head = f"Host: {host}:{port}\r\nConnection: close\r\n"
-        if key:
-            self._head += f"Authorization: Bearer {key}\r\n"
-
     async def send(self, rng: random.Random) -> str:
         """One request on a connection of its own."""
-        data = self._request(rng)
-        if rng.random() < 0.15:
+        data = self._drawn(rng) if self._kinds else self._request(rng)
+        if rng.random() < 0.15 and not self._kinds:
             data = mutated(rng, data)
         reader, writer = await asyncio.open_connection(*self._where, ssl=self._tls)
         try:
@@ -83,6 +107,15 @@ class HttpFuzzer:
         finally:
             writer.transport.abort()
 
+    def _drawn(self, rng: random.Random) -> bytes:
+        """A request of the kinds."""
+        chat = rng.random() < _CHATS
+        form = "chat" if chat else "completion"
+        body = chat_body(rng, self._kinds, chat=chat)
+        head = f"POST {_FORMS[form]} HTTP/1.1\r\n{self._head}{_JSON}"
+        head += self._trace(rng)
+        return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+
     def _request(self, rng: random.Random) -> bytes:
         form = rng.choice([*_FORMS])
         path = _FORMS[form] if rng.random() < 0.9 else rng.choice(_PATHS)
@@ -90,7 +123,7 @@ class HttpFuzzer:
             return self._resuming(rng)
         method = "POST" if rng.random() < 0.95 else rng.choice(["GET", "PUT", "HEAD", "BREW"])
         body = fuzzed_body(rng, form)
-        head = f"{method} {path} HTTP/1.1\r\n{self._head}Content-Type: application/json\r\n"
+        head = f"{method} {path} HTTP/1.1\r\n{self._head}{_JSON}"
         if rng.random() < 0.05:
             head += f"X-{rng.getrandbits(32)}: {'a' * rng.choice([10, 5000, 200_000])}\r\n"
         if rng.random() < 0.1:
@@ -106,7 +139,7 @@ class HttpFuzzer:
         have = rng.choice(["", "?have=1.2", "?have=1.", f"?have={10 ** rng.randrange(40)}"])
         last = rng.choice(["abc:1", "abc:1:end", ":", "abc:" + "9." * rng.randrange(300), "abc"])
         event = f"Last-Event-ID: {last}\r\n" if rng.random() < 0.5 else ""
-        return f"{method} {path}{have} HTTP/1.1\r\n{self._head}{event}\r\n".encode()
+        return f"{method} {path}{have} HTTP/1.1\r\n{self._head}{_CLOSE}{event}\r\n".encode()
 
 
 def _http_word(answer: bytes) -> str:
@@ -114,6 +147,8 @@ def _http_word(answer: bytes) -> str:
     if len(line) < 2 or not line[0].startswith(b"HTTP/"):
         return "closed"
     status = line[1].decode(errors="replace")
+    if status.startswith("1"):
+        return _http_word(answer.partition(b"\r\n\r\n")[2])
     if b"Traceback" in answer or b"internal error" in answer:
         return f"bad:{status} {answer[-300:]!r}"
     return f"bad:{answer[:600]!r}" if status.startswith("5") else status
@@ -124,7 +159,15 @@ class GrpcFuzzer:
 
     name = "grpc"
 
-    def __init__(self, channel: grpc.aio.Channel, key: str = "", operator_key: str = ""):
+    def __init__(
+        self,
+        channel: grpc.aio.Channel,
+        key: str = "",
+        operator_key: str = "",
+        kinds: Sequence[str] = (),
+    ):
+        self._kinds = kinds
+
         def raw(path: str, kind: Callable[..., object]) -> object:
             identity: Callable[[bytes], bytes] = bytes
             return kind(path, request_serializer=identity, response_deserializer=identity)
@@ -149,13 +192,13 @@ class GrpcFuzzer:
         """One call."""
         try:
             drawn = rng.random()
-            if drawn < 0.7:
+            if self._kinds:
+                data = chat_message(rng, self._kinds)
+                await self._read(rng, wire.GenerateRequest, data, trace_of(rng, self._kinds))
+            elif drawn < 0.7:
                 kind = wire.GenerateRequest if drawn < 0.6 else wire.ResumeRequest
                 data = fuzzed_message(rng, kind)
-                call = self._streamed[kind](data, metadata=self._metadata, timeout=ANSWER_S)
-                async for _ in call:
-                    if rng.random() < 0.02:
-                        call.cancel()
+                await self._read(rng, kind, data)
             elif drawn < 0.9:
                 kind = rng.choice(list(self._unary))
                 data = fuzzed_message(rng, kind)
@@ -177,24 +220,31 @@ class GrpcFuzzer:
                 raise
             return "CANCELLED"
 
+    async def _read(
+        self,
+        rng: random.Random,
+        kind: type[Message],
+        data: bytes,
+        trace: Sequence[tuple[str, str]] = (),
+    ) -> None:
+        metadata = (*self._metadata, *trace)
+        call = self._streamed[kind](data, metadata=metadata, timeout=ANSWER_S)
+        async for _ in call:
+            if rng.random() < 0.02:
+                call.cancel()
 
-class SocketFuzzer:
+
+class SocketFuzzer(_OverHttp):
     """The WebSocket: a handshake, then frames with fuzzed messages, or mutated frames."""
 
     name = "websocket"
 
-    def __init__(self, host: str, port: int, key: str = "", tls: ssl.SSLContext | None = None):
-        self._where = host, port
-        self._tls = tls
-        self._key = f"Authorization: Bearer {key}\r\n" if key else ""
-
     async def send(self, rng: random.Random) -> str:
         """A connection with a few messages."""
         reader, writer = await asyncio.open_connection(*self._where, ssl=self._tls)
-        host, port = self._where
         nonce = base64.b64encode(os.urandom(16)).decode()
         head = (
-            f"GET /v1/stream HTTP/1.1\r\nHost: {host}:{port}\r\n{self._key}"
+            f"GET /v1/stream HTTP/1.1\r\n{self._head}{self._trace(rng)}"
             f"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
             f"Sec-WebSocket-Key: {nonce}\r\n\r\n"
         )
@@ -205,9 +255,13 @@ class SocketFuzzer:
                 return _http_word(answer)
             for _ in range(rng.randint(1, 4)):
                 frame = _frame(rng, self._message(rng))
-                writer.write(mutated(rng, frame) if rng.random() < 0.2 else frame)
+                broken = rng.random() < (0.02 if self._kinds else 0.2)
+                writer.write(mutated(rng, frame) if broken else frame)
+            said = b""
+            if self._kinds:
+                said = await _read_answer(reader)
             writer.write(_frame(rng, b"\x03\xe8", opcode=8))
-            said = await _read_all(reader)
+            said += await _read_all(reader)
             broken = b"Traceback" in said or b"internal error" in said or b"internal_error" in said
             return f"bad:{said[-300:]!r}" if broken else "ended"
         except (ConnectionError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
@@ -216,15 +270,30 @@ class SocketFuzzer:
             writer.transport.abort()
 
     def _message(self, rng: random.Random) -> bytes:
-        chat = rng.random() < 0.5
-        body = fuzzed_body(rng, "chat" if chat else "completion")
-        kind = rng.choice(
-            ["chat", "completion", "cancel", "resume", "chat" if chat else "completion"]
-        )
+        chat = rng.random() < (_CHATS if self._kinds else 0.5)
+        kind = "chat" if chat else "completion"
+        if self._kinds:
+            body = chat_body(rng, self._kinds, chat=chat)
+        else:
+            body = fuzzed_body(rng, kind)
+            kind = rng.choice(["chat", "completion", "cancel", "resume", kind])
         if rng.random() < 0.9 and body.startswith(b"{"):
             name = rng.choice(["a", "b", str(rng.getrandbits(16))])
             body = f'{{"type": "{kind}", "id": "{name}", '.encode() + body[1:]
         return body
+
+
+async def _read_answer(reader: asyncio.StreamReader) -> bytes:
+    """What a server says until an answer ends, or is refused."""
+    found = b""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(ANSWER_S):
+            while b'"end"' not in found and b'"error"' not in found:
+                piece = await reader.read(1 << 16)
+                if not piece:
+                    break
+                found += piece
+    return found
 
 
 def _frame(rng: random.Random, payload: bytes, opcode: int | None = None) -> bytes:

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,7 @@ from typing import Any
 import grpc.aio
 
 from tandem_client import Client
+from tests.fuzz.chats import KINDS
 from tests.fuzz.fuzzers import GrpcFuzzer, HttpFuzzer, SocketFuzzer
 from tests.fuzz.inside import MemberFuzzer, StrangerFuzzer
 from tests.fuzz.run import Found, Fuzzer, fuzz
@@ -71,8 +72,13 @@ def serving() -> Iterator[Serving]:
                 process.wait()
 
 
-async def attack(cluster: Serving, requests: int, seed: int) -> Found:
-    """Send what all fuzzers make to the cluster."""
+async def attack(
+    cluster: Serving, requests: int, seed: int, first: int = 0, kinds: Sequence[str] = ()
+) -> Found:
+    """Send what all fuzzers make to the cluster, from number `first` on.
+
+    `kinds` are of `tests/fuzz/chats.py`: the public front ends get requests of these kinds alone.
+    """
     host, _, port = cluster.addresses["http"].rpartition(":")
 
     async def bystander() -> Client:
@@ -80,13 +86,14 @@ async def attack(cluster: Serving, requests: int, seed: int) -> Found:
 
     async with grpc.aio.insecure_channel(cluster.addresses["grpc"]) as channel:
         fuzzers: list[Fuzzer] = [
-            HttpFuzzer(host, int(port)),
-            GrpcFuzzer(channel, operator_key=cluster.addresses["operator_key"]),
-            SocketFuzzer(host, int(port)),
-            StrangerFuzzer(cluster.addresses["inside"]),
-            MemberFuzzer(cluster.addresses["inside"], cluster.addresses["secret"]),
+            HttpFuzzer(host, int(port), kinds=kinds),
+            GrpcFuzzer(channel, operator_key=cluster.addresses["operator_key"], kinds=kinds),
+            SocketFuzzer(host, int(port), kinds=kinds),
         ]
-        return await fuzz(fuzzers, requests, seed, bystander)
+        if not kinds:
+            inside = cluster.addresses["inside"]
+            fuzzers += [StrangerFuzzer(inside), MemberFuzzer(inside, cluster.addresses["secret"])]
+        return await fuzz(fuzzers, range(first, first + requests), seed, bystander)
 
 
 def faults(
@@ -115,14 +122,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--requests", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=time.time_ns() % 10**6)
+    parser.add_argument("--first", type=int, default=0, help="the number of the first request")
+    parser.add_argument("--kinds", nargs="+", choices=("all", *KINDS), default=[])
     chosen = parser.parse_args()
+    kinds = list(KINDS) if "all" in chosen.kinds else chosen.kinds
     with serving() as cluster:
         began_s = time.monotonic()
-        found = asyncio.run(attack(cluster, chosen.requests, chosen.seed))
+        found = asyncio.run(attack(cluster, chosen.requests, chosen.seed, chosen.first, kinds))
         took_s = time.monotonic() - began_s
         wrong = faults(cluster, found, took_s, _MOST_PAUSE_S)
         lines = len(cluster.log.read_text().splitlines())
-    print(f"seed {chosen.seed}: {chosen.requests} requests in {took_s:.0f} s, {lines} log lines")
+    numbers = f"{chosen.requests} requests from {chosen.first}"
+    print(f"seed {chosen.seed}: {numbers} in {took_s:.0f} s, {lines} log lines")
     print(found.table())
     print("\n".join(wrong[:40]) or "nothing that must not be")
     sys.exit(bool(wrong))

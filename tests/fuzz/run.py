@@ -6,7 +6,7 @@ import asyncio
 import random
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -57,14 +57,17 @@ class Found:
 
 async def fuzz(
     fuzzers: Sequence[Fuzzer],
-    requests: int,
+    requests: Iterable[int],
     seed: int,
     stream: Callable[[], Awaitable[Client]],
     at_once: int = 32,
 ) -> Found:
-    """Send so many requests, of each fuzzer in turn. `stream` makes the bystander's client."""
+    """Send the requests of these numbers, of each fuzzer in turn.
+
+    `stream` makes the bystander's client.
+    """
     found = Found({fuzzer.name: Counter() for fuzzer in fuzzers})
-    numbers = iter(range(requests))
+    numbers = iter(requests)
     ended = asyncio.Event()
     client = await stream()
     watching = [

@@ -23,6 +23,19 @@ from protos.wire.secret import made
 from tests import tiny
 from tests.integration.local import OPERATOR_KEY, cluster
 
+# Shows each field of a chat, and fails on some.
+_TEMPLATE = (
+    "{% for tool in tools or [] %}{{ tool | tojson }}{% endfor %}"
+    "{% for m in messages %}<|start|>{{ m.role }}: "
+    "{% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}"
+    "{{ m.content }}{{ m.tool_call_id }}"
+    "{% for call in m.tool_calls or [] %}<tool_call>{{ call.function | tojson }}</tool_call>"
+    "{% endfor %}<|end|>{% endfor %}{{ reasoning_effort }}"
+    "{% if custom %}{{ custom.name + '!' }}{% endif %}"
+    "{% if add_generation_prompt %}<|start|>assistant: {% if enable_thinking %}<think>{% endif %}"
+    "{% endif %}"
+)
+
 
 async def _serve(config: TandemConfig) -> None:
     async with cluster(config) as local:
@@ -42,6 +55,9 @@ def main() -> None:
     try:
         with tempfile.TemporaryDirectory() as folder:
             tiny.make(Path(folder))
+            tokenizer = tiny.make_tokenizer()
+            tokenizer.chat_template = _TEMPLATE
+            tokenizer.save_pretrained(folder)
             secret = made(Path(folder, "members", "secret"))
             base = TandemConfig()
             patient = EndpointConfig(ttft_budget_ms=60_000, itl_budget_ms=60_000)

@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 from tandem_client.protos import inference_pb2 as wire
+from tests.fuzz.chats import KINDS, chat_body, chat_message
 from tests.fuzz.main import attack, faults, serving
 from tests.fuzz.values import fuzzed_body, fuzzed_message, json_value
 
@@ -18,11 +19,13 @@ def test_no_fuzzed_request_breaks_a_cluster_or_disturbs_a_bystander():
     with serving() as cluster:
         began_s = time.monotonic()
         found = asyncio.run(attack(cluster, REQUESTS, seed=1))
-        assert faults(cluster, found, time.monotonic() - began_s) == []
+        chats = asyncio.run(attack(cluster, REQUESTS // 2, seed=46, kinds=list(KINDS)))
+        assert faults(cluster, found, time.monotonic() - began_s) == [] == chats.bad
     served = {fuzzer: words.total() for fuzzer, words in found.words.items()}
     assert served == dict.fromkeys(("http", "grpc", "websocket", "stranger", "member"), 60)
     assert found.words["http"]["200"] and found.words["grpc"]["OK"] and found.words["member"]
     assert found.bystander_tokens > 100
+    assert chats.words["http"]["200"] > 5 and chats.words["grpc"]["OK"] > 10
 
 
 def test_requests_are_drawn_alike_from_the_same_seed():
@@ -30,6 +33,8 @@ def test_requests_are_drawn_alike_from_the_same_seed():
         lambda rng: fuzzed_body(rng, "chat"),
         lambda rng: fuzzed_body(rng, "response"),
         lambda rng: fuzzed_message(rng, wire.GenerateRequest),
+        lambda rng: chat_body(rng, list(KINDS), chat=True),
+        lambda rng: chat_message(rng, list(KINDS)),
     ):
         first, second = ([make(random.Random(n)) for n in range(50)] for _ in range(2))
         assert first == second and len(set(first)) > 30

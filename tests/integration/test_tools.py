@@ -12,7 +12,7 @@ import pytest
 from jsonschema import Draft202012Validator
 from websockets.asyncio.client import connect
 
-from cluster.api import ChatMessage, ChatPrompt, Started, Tokens, Tool, ToolUse
+from cluster.api import ChatMessage, ChatPrompt, Started, Summary, Tokens, Tool, ToolUse
 from cluster.api.chats.tools import whole_calls
 from engine.types.grammar import Grammar
 from tests import tiny
@@ -48,8 +48,8 @@ class Answer:
     """What a client has of one choice."""
 
     def __init__(self):
-        self.stream_id, self.have, self.text, self.reasoning, self.calls = "", 0, "", "", []
-        self.finish = None
+        self.stream_id, self.ids, self.text, self.reasoning, self.calls = "", [], "", "", []
+        self.finish = self.replica = None
 
     async def read(self, events, most=None):
         """Read all events, or so many Tokens."""
@@ -57,7 +57,7 @@ class Answer:
             if isinstance(event, Started):
                 self.stream_id = event.stream_id
             elif isinstance(event, Tokens):
-                self.have += len(event.ids)
+                self.ids += event.ids
                 self.text += event.text
                 self.reasoning += event.reasoning
                 self.calls += event.tool_calls
@@ -65,6 +65,8 @@ class Answer:
                 most = most and most - 1
                 if most == 0:
                     break
+            elif isinstance(event, Summary):
+                self.replica = event.choices[0].decode_replica
         return self
 
     @property
@@ -130,15 +132,56 @@ async def test_openais_client_reads_streamed_calls(config):
         assert parsed.function.arguments == arguments
 
 
-async def test_a_stream_with_calls_goes_on_where_its_replica_dies(config):
-    async with cluster(config) as local:
-        wanted = await Answer().read(local.client.generate(chat(), **SAMPLED))
+@pytest.mark.parametrize("local_tokens", [0, 10_000], ids=["prefill", "local"])
+@pytest.mark.parametrize("options", [SAMPLED, SAMPLED | {"temperature": 0}])
+async def test_a_guided_stream_with_calls_goes_on_where_its_replica_dies(
+    config, local_tokens, options
+):
+    """In the middle of the arguments of a call; the tokens are the same, in float32."""
+    assert config.model.dtype == "float32"
+    prefill = replace(config.prefill, local_prefill_tokens=local_tokens)
+    async with cluster(replace(config, prefill=prefill)) as local:
+        wanted = await Answer().read(local.client.generate(chat(), **options))
         answer = Answer()
-        task = asyncio.create_task(answer.read(local.client.generate(chat(), **SAMPLED)))
-        await eventually(lambda: answer.calls, 30.0)
-        await die(busy(local.decode))
+        task = asyncio.create_task(answer.read(local.client.generate(chat(), **options)))
+        await eventually(lambda: answer.calls and "".join(c.arguments for c in answer.calls), 30.0)
+        died = busy(local.decode)
+        await die(died)
+        had = len(answer.ids)
         await task
-        assert answer.shown == wanted.shown and answer.calls
+        assert answer.ids == wanted.ids and 0 < had < len(wanted.ids)
+        assert answer.shown == wanted.shown and whole_calls(answer.calls)
+        assert answer.replica != died.id
+        for call in whole_calls(answer.calls):
+            Draft202012Validator(SCHEMA).validate(json.loads(call.arguments))
+
+
+async def test_forced_calls_write_the_special_tokens_of_their_markers(config, tmp_path):
+    tiny.make(tmp_path)
+    tokenizer = tiny.make_tokenizer()
+    marks = ["[TOOL_CALLS]", "[ARGS]"]
+    tokenizer.add_special_tokens({"additional_special_tokens": marks})
+    tokenizer.chat_template = tokenizer.chat_template + "{# [TOOL_CALLS] [ARGS] #}"
+    tokenizer.save_pretrained(tmp_path)
+    config = replace(config, model=replace(config.model, path=str(tmp_path)))
+    async with cluster(config) as local:
+        for options in ({}, {"stop": ["zzz"]}):
+            asked = local.client.generate(chat(named="put"), **SAMPLED | options)
+            answer = await Answer().read(asked)
+            begin = tokenizer.convert_tokens_to_ids("[TOOL_CALLS]")
+            assert answer.ids[0] == begin and answer.ids.count(begin) == 1
+            [call] = whole_calls(answer.calls)
+            assert call.name == "put" and answer.finish == "tool_calls" and not answer.text
+            Draft202012Validator(SCHEMA).validate(json.loads(call.arguments))
+
+
+async def test_forced_calls_with_a_block_for_each_argument(config):
+    config = replace(config, router=replace(config.router, tool_parser="qwen3_coder"))
+    async with cluster(config) as local:
+        answer = await Answer().read(local.client.generate(chat(), **SAMPLED))
+        for call in whole_calls(answer.calls):
+            Draft202012Validator(SCHEMA).validate(json.loads(call.arguments))
+        assert answer.calls and answer.finish == "tool_calls"
 
 
 @pytest.mark.parametrize("pieces", [1, 7, 40])
@@ -150,7 +193,7 @@ async def test_a_stream_with_calls_is_resumed_exactly(config, pieces):
         stream_id = answer.stream_id
         ids = [call.id for call in answer.calls if call.id]
         whole = await Answer().read(client.resume(stream_id))
-        await answer.read(client.resume(stream_id, [answer.have]))
+        await answer.read(client.resume(stream_id, [len(answer.ids)]))
         assert answer.shown == wanted.shown == whole.shown
         assert whole_calls(answer.calls) == whole_calls(whole.calls)
         assert ids == [call.id for call in whole.calls if call.id][: len(ids)]

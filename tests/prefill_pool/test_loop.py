@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from engine.errors import Internal
 from engine.kv.block_pool import BlockPool
 from engine.runtime.engine_thread import EngineWorker
 from engine.scheduling.prompt_order import PromptOrder
@@ -168,3 +169,36 @@ async def test_a_loop_that_ends_takes_its_pass_with_it():
         engine.go_on()
         await asyncio.to_thread(worker.close)
         assert len(engine.slices) == 2
+
+
+async def test_a_pass_that_cannot_begin_fails_with_its_requests_alone(monkeypatch):
+    async with running() as (subject, engine, *_):
+        begin = engine.begin
+
+        def fail_once(spans, stored=None):
+            monkeypatch.setattr(engine, "begin", begin)
+            raise RuntimeError("broke")
+
+        monkeypatch.setattr(engine, "begin", fail_once)
+        job = submit(subject, "broken", 8)
+        with pytest.raises(Internal, match="a prefill step failed"):
+            await asyncio.wait_for(job.first_token, 30)
+        subject.release(job)
+        engine.go_on()
+        await asyncio.wait_for(submit(subject, "later", 8).first_token, 30)
+
+
+async def test_a_prompt_whose_watcher_fails_ends_alone(caplog):
+    async with running() as (subject, engine, *_):
+        jobs = [submit(subject, owner, 8) for owner in ("broken", "beside")]
+
+        def watch(tokens, layers):
+            raise RuntimeError("broke")
+
+        jobs[0].watch = watch
+        engine.go_on()
+        with pytest.raises(Internal, match="handed over"):
+            await asyncio.wait_for(jobs[0].first_token, 30)
+        for job in (jobs[1], submit(subject, "later", 8)):
+            await asyncio.wait_for(job.first_token, 30)
+        assert [one.message for one in caplog.records].count("no hand-over of KV") == 1

@@ -19,6 +19,7 @@ from cluster.api.limits import (
     check_length,
 )
 from engine.errors import InvalidRequest, shown
+from engine.grammar.schema_check import check_depth
 from protos.convert import valid_text
 from tandem_client.tools import NO_TOOLS as NO_TOOLS
 from tandem_client.tools import TOOL_MODES as TOOL_MODES
@@ -113,8 +114,12 @@ def tool_use(
 
 def check_parameters(text: str, field: str) -> str:
     """Return a schema of parameters as JSON; raises InvalidRequest where it is no object."""
-    if text and not isinstance(json_object(text), dict):
+    if not text:
+        return ""
+    found = json_object(text)
+    if found is None:
         raise InvalidRequest(f"{field} must be a JSON schema of an object", field=field)
+    _check_depth(found, field)
     return text
 
 
@@ -127,6 +132,7 @@ def check_template_kwargs(text: str, field: str) -> str:
     if found is None:
         raise InvalidRequest(f"{field} must be a JSON object", field=field)
     check_length(found, MAX_TEMPLATE_FIELDS, field, "fields")
+    _check_depth(found, field)
     for name in found:
         if not _FIELD.fullmatch(name) or name in _TEMPLATE_OWN:
             raise InvalidRequest(f"{field}: {shown(name)} cannot be set", field=field)
@@ -138,6 +144,13 @@ def with_effort(text: str, effort: str | None) -> str:
     if effort is None:
         return text
     return json.dumps({"reasoning_effort": effort} | (json_object(text) or {}))
+
+
+def _check_depth(value: object, field: str) -> None:
+    try:
+        check_depth(value)
+    except InvalidRequest as error:
+        raise InvalidRequest(f"{field}: {error.message}", field=field) from None
 
 
 def json_object(text: str) -> dict[str, Any] | None:

@@ -140,6 +140,9 @@ class Letters:
     response_template = None
     chat_templates = ""
 
+    def special_tokens(self, texts):
+        return {}
+
     def special_within(self, text):
         return ()
 

@@ -9,7 +9,10 @@ from cluster.api import Tokens, ToolCallDelta
 from cluster.parsing.answer_form import AnswerForm
 from cluster.parsing.answer_parser import AnswerParser
 
-TOOLS = tuple({"type": "function", "function": {"name": name}} for name in ("get", "put"))
+TEXTS = {"city": "text", "note": "nullable"}
+TOOLS = tuple(
+    {"type": "function", "function": {"name": name, "texts": TEXTS}} for name in ("get", "put")
+)
 QWEN = {
     "defaults": {"role": "assistant"},
     "start_anchor": "<|im_start|>assistant\n",

@@ -9,6 +9,7 @@ from cluster.api import Started, TextPart, Tokens, ToolCallDelta
 from cluster.parsing.answer_form import AnswerForm
 from cluster.parsing.answer_parser import AnswerReader
 from cluster.parsing.deepseek import MARKERS as DEEPSEEK
+from cluster.parsing.qwen3_coder import MARKERS as QWEN3_CODER
 from tests.cluster.parsing.reading import form_of, read
 from tests.cluster.parsing.test_call_parsers import CALLS, NO_CALLS
 
@@ -18,6 +19,8 @@ FRAGMENTS = sorted(
         *('{"name": "get", "arguments": {"a": [1, "}"]}}', '{"name"', '"get"', "{", "}", "[", "]"),
         *("<|python_tag|>", ";", ", ", "\n", " ", "text", '"', "\\", ": ", "1", "<", "é"),
         *DEEPSEEK,
+        *QWEN3_CODER,
+        *("get>", "city>", "n>", "\n1\n", "null", "</param", "\n\n"),
     }
 )
 
@@ -37,7 +40,9 @@ def answers(draw) -> tuple[str, list[str]]:
 @settings(max_examples=300, deadline=None)
 @given(
     answers(),
-    st.sampled_from(["", "hermes", "llama3", "mistral", "deepseek", "response_template"]),
+    st.sampled_from(
+        ["", "hermes", "llama3", "mistral", "deepseek", "qwen3_coder", "response_template"]
+    ),
     st.booleans(),
     st.booleans(),
 )

@@ -60,6 +60,28 @@ CALLS = [
         (GET, PUT),
     ),
     (
+        "qwen3_coder",
+        'Hi \n<tool_call>\n<function=get>\n<parameter=city>\nPa"r\nis\n\n</parameter>\n'
+        '<parameter=n>\n[1, {"a": 2}]\n</parameter>\n</function>\n</tool_call>\n'
+        "<tool_call>\n<function=put>\n</function>\n</tool_call>",
+        "Hi",
+        (("get", '{"city": "Pa\\"r\\nis\\n", "n": [1, {"a": 2}]}'), PUT),
+    ),
+    (
+        "qwen3_coder",
+        "<function=get><parameter=city>12</parameter><parameter=note>null</parameter>"
+        "<parameter=n>\nTrue\n</parameter><parameter=m>a < b</parameter></function>",
+        "",
+        (("get", '{"city": "12", "note": null, "n": true, "m": "a < b"}'),),
+    ),
+    (
+        "qwen3_coder",
+        "<tool_call><function=get><parameter=city></parameter><parameter=note>\n12\n</parameter>"
+        "<parameter=n>\nNaN\n</parameter></tool_call><function=put></function> so",
+        "",
+        (("get", '{"city": "", "note": "12", "n": "NaN"}'), PUT),
+    ),
+    (
         "response_template",
         'Hi\n<tool_call>{"name": "get", "arguments": {"a": 1}}</tool_call>\n'
         '<tool_call>{"name": "put", "arguments": {}}</tool_call><|im_end|>',
@@ -80,6 +102,10 @@ NO_CALLS = [
     ("mistral", "a [TOOL"),
     ("mistral", "[TOOL_CALLS]" + "x" * 300 + "{}"),
     ("deepseek", "x " + BLOCK[:6]),
+    ("qwen3_coder", "a <tool_call> x"),
+    ("qwen3_coder", "<tool_call>\n <func"),
+    ("qwen3_coder", "<tool_call><function=<b> y "),
+    ("qwen3_coder", "<function=" + "x" * 300 + ">"),
 ]
 
 
@@ -110,3 +136,10 @@ def test_a_broken_answer_of_a_response_template_is_content():
 def test_a_key_without_an_end_is_content_once_it_is_long():
     text = '<tool_call>{"' + "k" * 1100 + " <tool_call>"
     assert check_splits(form_of("hermes"), text).content == text
+
+
+def test_text_of_a_block_comes_as_it_is_written():
+    pieces = ["<function=get><parameter=city>\nPa", 'r"', "\n", "i</", "s\n</parameter", ">", "x"]
+    had = [one.calls[0][1] for one in read(form_of("qwen3_coder"), pieces)]
+    given = ['{"city": "Pa', r'{"city": "Par\"', r'{"city": "Par\"', r'{"city": "Par\"\ni']
+    assert had == [*given, rf"{given[-1]}</s", rf'{given[-1]}</s"', rf'{given[-1]}</s"']

@@ -8,6 +8,7 @@ import pytest
 
 import models
 from cluster.api import ChatMessage, ChatPrompt, Tool, ToolCall, ToolUse
+from cluster.parsing.answer_form import AnswerForm
 from cluster.parsing.deepseek import CALLS_BEGIN
 from cluster.parsing.selection import FormSelection, calls_of, reasoning_of
 from cluster.parsing.template_input import render, template_messages, template_tool
@@ -38,6 +39,7 @@ def model(template: str, **fields: object) -> Tokenizer:
         ("<|python_tag|>", "llama3"),
         ("[TOOL_CALLS]", "mistral"),
         (CALLS_BEGIN, "deepseek"),
+        ("<tool_call>\n<function=x>\n<parameter=y>", "qwen3_coder"),
         ("plain", "hermes"),
     ],
 )
@@ -86,6 +88,16 @@ def test_arguments_are_objects_or_what_the_template_can_take():
         render(model(TOOL_TURN + " + 1 }}"), prompt)
 
 
+@pytest.mark.parametrize("levels", [60, 70, 900])
+def test_arguments_that_are_nested_deep_are_text(levels):
+    arguments = '{"a":' * levels + "1" + "}" * levels
+    turns = (TURNS[0], ChatMessage("assistant", "", (ToolCall("c1", "get", arguments),)))
+    found = template_messages(turns, objects=True)[1]["tool_calls"][0]["function"]["arguments"]
+    assert isinstance(found, str) == (levels > 64)
+    shown = render(model(TOOL_TURN + " is string }}"), ChatPrompt(turns)).text
+    assert shown == str(levels > 64)
+
+
 def test_a_form_is_that_of_the_prompt():
     forms = FormSelection(model("<think></think>"))
     chat = ChatPrompt(TURNS, ToolUse((GET,)))
@@ -104,8 +116,38 @@ def test_forced_calls_of_an_unknown_form_are_those_of_hermes():
     assert forms.form(ChatPrompt(TURNS, auto), rendered, None).calls == "response_template"
     assert forms.form(ChatPrompt(TURNS, forced), rendered, None).calls == "hermes"
     strict = ToolUse((Tool("get", strict=True),))
-    with pytest.raises(InvalidRequest, match="strict"):
-        forms.grammars(strict, forms.form(ChatPrompt(TURNS, strict), rendered, None), None)
+    for one, why in (
+        (forms, "response_template says how calls are read"),
+        (FormSelection(model("x"), "none"), "tool_parser is none"),
+    ):
+        with pytest.raises(InvalidRequest, match=f"strict.*{why}"):
+            one.grammars(strict, one.form(ChatPrompt(TURNS, strict), rendered, None), None)
+
+
+def test_a_form_of_blocks_is_that_of_hermes_where_blocks_cannot_hold_a_schema():
+    forms = FormSelection(model("<function= <parameter="))
+    rendered = RenderedChat([1], "x")
+    for strict in (True, False):
+        pattern = '{"type": "object", "properties": {"a": {"type": "string", "pattern": "b"}}}'
+        tools = GET, Tool("put", "", pattern, strict)
+        form = forms.form(ChatPrompt(TURNS, ToolUse(tools)), rendered, None)
+        assert form.calls == ("hermes" if strict else "qwen3_coder")
+    assert form.tools[1]["function"] == {"name": "put", "texts": {"a": "text"}}
+    assert AnswerForm.read(form.text()) == form
+
+
+def test_markers_that_are_special_tokens_are_written_as_tokens():
+    tokenizer = model("[TOOL_CALLS][ARGS]")
+    fast = wrap(byte_level(), chat_template="[TOOL_CALLS][ARGS]")
+    fast.add_special_tokens({"additional_special_tokens": ["[TOOL_CALLS]"]})
+    for one, marks in ((tokenizer, []), (Tokenizer(fast, name="m"), ["[TOOL_CALLS]"])):
+        forms = FormSelection(one)
+        use = ToolUse((GET,), "required")
+        form = forms.form(ChatPrompt(TURNS, use), RenderedChat([1], "x"), None)
+        ids = [one.encode(text)[0] for text in marks]
+        assert list(forms.shown(form)) == ids
+        grammar = forms.grammars(use, form, None)[0].text
+        assert grammar.count("<[") == len(ids) and all(f"<[{token}]>" in grammar for token in ids)
 
 
 def test_tools_and_a_grammar_contradict():

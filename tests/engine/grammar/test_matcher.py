@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.core.json_schemas import make_schemas
-from engine.errors import Internal
+from engine.errors import Internal, InvalidRequest
 from engine.grammar.masks import MaskMaker
 from engine.types.grammar import Grammar
 from tests import tiny
@@ -51,8 +51,19 @@ def test_nothing_but_the_end_follows_a_whole_answer():
 
 def test_the_end_token_is_no_part_of_an_answer():
     compiled = COMPILER.compile(Grammar("lark", f'start: <[{tiny.EOS}]> "a"'))
-    with pytest.raises(Internal, match="no next token"):
+    with pytest.raises(InvalidRequest, match="no next token behind 0 tokens"):
         allowed(MAKER, sequence_of(compiled.matcher()))
+
+
+def test_a_grammar_that_becomes_too_complex_is_the_clients_fault():
+    optional = " ".join(["a"] * 3000)
+    compiled = COMPILER.compile(Grammar("lark", f'start: /y*/ {optional}\na: "x"?'))
+    output = tokens_of("yyx")
+    with pytest.raises(InvalidRequest, match=r"too complex behind 0 tokens.* items"):
+        allowed(MAKER, sequence_of(compiled.matcher(), output))
+    wrong = sequence_of(COMPILER.compile(Grammar("regex", "a+")).matcher(), tokens_of("b"))
+    with pytest.raises(Internal, match="left its grammar"):
+        allowed(MAKER, wrong)
 
 
 def test_tokens_beside_the_grammar_are_a_fault_of_their_sequence_alone():

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import resource
+import signal
+import subprocess
+import threading
 import time
+from contextlib import ExitStack
 
 import pytest
 
 from engine.errors import InvalidRequest, Unavailable
+from engine.grammar import trial_process
 from engine.grammar.trial_process import TrialProcess
 from engine.types.grammar import Grammar, choice_grammar
 from tests import tiny
@@ -33,11 +40,22 @@ def refusal(trial, grammar):
     return caught.value.message
 
 
-def test_sound_grammars_pass_and_wrong_ones_say_where(trial):
+def test_sound_grammars_pass_and_wrong_ones_say_where(trial, capfd):
     trial.try_grammar(Grammar("json_schema", '{"type": "object"}'))
     trial.try_grammar(choice_grammar(["a", "b"]))
     message = refusal(trial, Grammar("json_schema", '{"items": {"not": {}}}', "response_format"))
     assert message.startswith("response_format: #/items: ")
+    for kind, text in (
+        ("json_schema", '{"enum": ["\\ud800"]}'),
+        ("lark", 'start: %json {"enum": ["\\ud800"]}'),
+    ):
+        assert "nested" not in refusal(trial, Grammar(kind, text))
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_grammar_that_becomes_too_complex_with_its_first_tokens_is_refused(trial):
+    many = Grammar("lark", f'start: {" ".join(["a"] * 3000)}\na: "x"?')
+    assert "too complex" in refusal(trial, many)
 
 
 def test_a_grammar_that_overflows_the_stack_ends_its_trial_alone(trial):
@@ -68,6 +86,49 @@ def test_a_process_that_others_end_says_nothing_of_a_grammar(trial, monkeypatch)
     assert caught.value.retryable
     monkeypatch.undo()
     trial.try_grammar(sound)
+
+
+def test_a_process_that_stands_still_holds_nobody_longer_than_the_deadline(trial, monkeypatch):
+    large = Grammar("json_schema", json.dumps({"description": "a" * 120_000}))
+    popen, started, raised = subprocess.Popen, [], []
+
+    def start(*arguments, **options):
+        started.append(popen(*arguments, **options))
+        return started[-1]
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    trial.try_grammar(large)
+    monkeypatch.setattr(trial_process, "_ANSWER_S", 0.5)
+
+    def ask():
+        try:
+            trial.try_grammar(large)
+        except Unavailable as error:
+            raised.append(error)
+
+    [stopped] = started
+    stopped.send_signal(signal.SIGSTOP)
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(10)
+    held = thread.is_alive()
+    if held:
+        stopped.kill()
+    assert raised and not held
+    monkeypatch.undo()
+    trial.try_grammar(large)
+
+
+def test_a_router_with_a_thousand_connections_tries_grammars(trial):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 2048:
+        pytest.skip("too few descriptors")
+    with ExitStack() as stack:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2048), hard))
+        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        for _ in range(1100):
+            stack.callback(os.close, os.open(os.devnull, os.O_RDONLY))
+        trial.try_grammar(Grammar("regex", "a"))
 
 
 def test_a_model_that_follows_no_grammar_is_known_without_another_start():

@@ -1,5 +1,7 @@
 """The bounds of tools, of their calls and of the fields for a template."""
 
+import json
+
 import pytest
 
 from cluster.api import ChatMessage, ChatPrompt, Tool, ToolCall, ToolCallDelta, ToolUse
@@ -48,6 +50,10 @@ def test_tools_in_openais_form():
         ([function(description=1)], "tools[0].function.description"),
         ([function(description="\ud800")], "tools[0].function.description"),
         ([function(parameters=[])], "tools[0].function.parameters"),
+        (
+            [function(parameters={"a": json.loads("[" * 65 + "]" * 65)})],
+            "tools[0].function.parameters",
+        ),
         ([function(strict="yes")], "tools[0].function.strict"),
         ([function(returns={})], "tools[0].function.returns"),
     ],
@@ -88,6 +94,7 @@ def test_contradictions_and_too_much_are_refused():
         {"a-b": 1},
         {str(i): 1 for i in range(33)},
         {"a": "x" * 20_000},
+        {"a": json.loads("[" * 65 + "]" * 65)},
     ],
 )
 def test_template_fields_are_bounded(value):
