@@ -219,7 +219,7 @@ KINDS: dict[str, Callable[[random.Random, Body], None]] = {
 
 def drawn_body(rng: random.Random, kinds: Sequence[str], *, chat: bool) -> Body:
     """A body with one to three of the kinds, as the draws make it."""
-    body = good_body(rng, chat=chat)
+    body = good_body(rng, "chat" if chat else "completion")
     body["max_tokens"] = rng.choice([1, 3, 6, 6, 40])
     if rng.random() < 0.8:
         body.pop("ignore_eos", None)

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from tests.json_schemas import make_schemas
+from bench.core.json_schemas import make_schemas
 
 _SOUND = make_schemas(150, seed=46)
 _SIZES = (3, 60, 63, 64, 65, 300, 600, 900, 980, 5000)

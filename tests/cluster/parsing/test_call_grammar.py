@@ -176,7 +176,7 @@ def test_a_marker_that_is_a_special_token_is_written_as_that_token(name):
     def follows(grammar: Grammar, tokens: list[int]) -> bool:
         matcher = compiler.compile(grammar).matcher()
         try:
-            matcher.follow(tokens)
+            matcher.follow(tokens, 0)
         except Internal:
             return False
         return bool(matcher.tokens.is_accepting())

@@ -44,10 +44,10 @@ def test_a_grammar_names_a_special_token_by_its_own_name(compiler):
     matcher = compiler.compile(Grammar("lark", 'start: "a" <|start|> /b"/ "<|start|>"')).matcher()
     letters = tiny.make_tokenizer().backend_tokenizer.get_vocab()
     text = [letters[one] for one in 'b"<|start|>']
-    matcher.follow([letters["a"], tiny.BOS, *text])
+    matcher.follow([letters["a"], tiny.BOS, *text], 0)
     assert matcher.tokens.is_accepting()
     with pytest.raises(Internal):
-        compiler.compile(Grammar("lark", 'start: "<|start|>"')).matcher().follow([tiny.BOS])
+        compiler.compile(Grammar("lark", 'start: "<|start|>"')).matcher().follow([tiny.BOS], 0)
     with pytest.raises(InvalidRequest) as caught:
         compiler.compile(Grammar("lark", "start: <|nope|>"))
     assert "<|nope|>" in caught.value.message
