@@ -86,6 +86,10 @@ class KvConfig:
     """How long the other end of a link may be silent before it counts as dead; more where cores
     are crowded.
     """
+    join_timeout_s: float = 20.0
+    """How long two replicas may take to open the data channel of a link; NCCL's first one takes
+    seconds on a node of many GPUs.
+    """
     prefix_cache: bool = True
     """Whether finished requests' KV is kept until its blocks are needed, for prompts of the same
     tenant that begin alike.
@@ -103,6 +107,7 @@ class KvConfig:
         require(0 < self.parked_fraction <= 1, "parked_fraction must be in (0, 1]")
         require(self.lease_s > 0, "lease_s must be positive")
         require(self.silence_s >= 0.5, "silence_s must be at least 0.5")
+        require(self.join_timeout_s > 0, "join_timeout_s must be positive")
         require(all(self.warm_prefixes), "warm_prefixes must not hold an empty text")
         require(
             self.prefix_cache or not self.warm_prefixes, "warm_prefixes need prefix_cache: true"

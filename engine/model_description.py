@@ -16,6 +16,8 @@ from typing import Any, get_args
 
 from engine.config import Dtype, ModelConfig, is_hub_name
 from engine.errors import UnsupportedModel
+from engine.quantization import refuse_quantised
+from engine.safetensors_header import read_header
 
 log = logging.getLogger(__name__)
 
@@ -84,14 +86,19 @@ def resolve(path: str) -> Path:
     if folder.is_dir():
         if not (folder / "config.json").is_file():
             raise UnsupportedModel(f"model folder {path} has no config.json")
+        refuse_quantised(folder / "config.json", path)
         return folder.resolve()
     if not is_hub_name(path):
         raise UnsupportedModel(f"model folder {path} does not exist")
-    from huggingface_hub import snapshot_download
+    from huggingface_hub import hf_hub_download, snapshot_download
 
     patterns = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]
     try:
+        # Before the weights, which may be many gigabytes.
+        refuse_quantised(Path(hf_hub_download(path, "config.json")), path)
         return Path(snapshot_download(path, allow_patterns=patterns))
+    except UnsupportedModel:
+        raise
     except Exception as error:
         reason = str(error).split("\n", 1)[0]
         raise UnsupportedModel(
@@ -178,17 +185,10 @@ def _identity(folder: Path) -> str:
     digest = hashlib.sha256((folder / "config.json").read_bytes())
     for path in sorted(folder.glob("*.safetensors")):
         with path.open("rb") as file:
-            # The safetensors format: header length as 8 little-endian bytes, JSON header, data.
-            length = int.from_bytes(file.read(8), "little")
-            header = file.read(length)
+            header, entries, data = read_header(file, path)
             digest.update(header)
-            for begin, end in _tensor_ranges(header):
+            for begin, end in sorted(tuple(e["data_offsets"]) for e in entries.values()):
                 for offset in (begin, max(begin, end - _SAMPLE_BYTES)):
-                    file.seek(8 + length + offset)
+                    file.seek(data + offset)
                     digest.update(file.read(min(_SAMPLE_BYTES, end - begin)))
     return digest.hexdigest()[:32]
-
-
-def _tensor_ranges(header: bytes) -> list[tuple[int, int]]:
-    entries = json.loads(header)
-    return sorted(tuple(e["data_offsets"]) for e in entries.values() if "data_offsets" in e)

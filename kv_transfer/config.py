@@ -23,8 +23,8 @@ class TransferConfig:
     """Sizes, deadlines and bounds of the links of one replica; times in seconds.
 
     `transport` is `auto` or a name in the registry. `io_timeout_s` bounds one message on the data
-    channel. A peer that is silent for `silence_s` counts as dead. `max_transfers` bounds the
-    transfers of one link at a time.
+    channel. Both ends must have opened it within `join_timeout_s`. A peer that is silent for
+    `silence_s` counts as dead. `max_transfers` bounds the transfers of one link at a time.
     """
 
     transport: str = "auto"
@@ -32,6 +32,7 @@ class TransferConfig:
     staging_buffers: int = 4
     io_timeout_s: float = 5.0
     connect_timeout_s: float = 5.0
+    join_timeout_s: float = 20.0
     heartbeat_s: float = 0.2
     silence_s: float = 1.0
     max_links: int = 64
@@ -41,7 +42,8 @@ class TransferConfig:
         for name in ("frame_bytes", "staging_buffers", "max_links", "max_transfers"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"kv.{name}: must be at least 1")
-        for name in ("io_timeout_s", "connect_timeout_s", "heartbeat_s", "silence_s"):
+        times = ("io_timeout_s", "connect_timeout_s", "join_timeout_s", "heartbeat_s", "silence_s")
+        for name in times:
             if getattr(self, name) <= 0:
                 raise ConfigError(f"kv.{name}: must be more than 0")
         if self.silence_s < 2 * self.heartbeat_s:

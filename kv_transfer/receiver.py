@@ -105,6 +105,17 @@ class KvReceiver(KvEndpoint):
             else:
                 self.counters.transfers_done += 1
 
+    async def open_ahead(self, peer: Peer) -> bool:
+        """Open a link to a sender before any transfer needs it; whether it is up.
+
+        Opens none where there is one, or where there are as many as there may be.
+        """
+        if peer.replica not in self._open and len(self._open) < self._config.max_links:
+            link = self._link_to(peer)
+            await asyncio.wait({link.settled})
+            return link.up and not link.over
+        return False
+
     async def close(self) -> None:
         """End all links and fail all transfers."""
         tasks = {opened.task for opened in self._open.values()} | self._ending

@@ -19,7 +19,7 @@ class ShareConfig:
     threads: int = 1
     """CPU threads of a replica."""
     gpus: float = 0.0
-    """GPUs of a replica; a fraction shares one."""
+    """GPUs of a replica, at most 1; a fraction shares one."""
     per_device: int = 1
     """Replicas that share the memory of a device."""
     resources: dict[str, float] = field(default_factory=dict)
@@ -28,6 +28,7 @@ class ShareConfig:
     def __post_init__(self) -> None:
         require(self.threads >= 1, "threads must be at least 1")
         require(self.gpus >= 0, "gpus must not be negative")
+        require(self.gpus <= 1, "gpus must be at most 1: a replica computes on one GPU")
         require(self.per_device >= 1, "per_device must be at least 1")
         require(all(amount > 0 for amount in self.resources.values()), "resources must be positive")
 

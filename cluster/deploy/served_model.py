@@ -8,6 +8,7 @@ from pathlib import Path
 from cluster.config.schema import TandemConfig
 from engine.config import is_hub_name
 from engine.errors import ConfigError
+from engine.quantization import refuse_quantised
 
 
 def pools_of(config: TandemConfig) -> str:
@@ -33,4 +34,5 @@ def with_model_here(config: TandemConfig) -> TandemConfig:
         raise ConfigError(f"model.path: there is no folder {folder} (--model)")
     if not (folder / "config.json").is_file():
         raise ConfigError(f"model.path: {folder} holds no config.json (--model)")
+    refuse_quantised(folder / "config.json", path)
     return config

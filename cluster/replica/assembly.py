@@ -20,11 +20,13 @@ from decode_pool.itl_budget import ItlBudget
 from decode_pool.loop import DecodeLoop
 from decode_pool.scheduler import DecodeScheduler
 from decode_pool.servicer import DecodeServicer
+from engine.device import best_device
 from engine.errors import UnsupportedModel
 from engine.grammar.compiler import GrammarCompiler
 from engine.grammar.store import GrammarStore
 from engine.kv.block_pool import BlockPool
 from engine.kv.prefix_digest import identity_of
+from engine.memory.device_memory import refusing_out_of_memory
 from engine.model_description import ModelDescription, describe
 from engine.runtime.engine import Engine
 from engine.runtime.engine_thread import EngineWorker, engine_thread
@@ -34,6 +36,7 @@ from engine.text.completion import ChoiceText
 from engine.text.tokenizer import Tokenizer
 from engine.types.sequence import Sequence
 from kv_transfer.config import TransferConfig, frame_bytes_for
+from kv_transfer.links.shared import device_bytes_of_link
 from kv_transfer.receiver import KvReceiver
 from kv_transfer.sender import KvSender
 from prefill_pool.loop import PrefillLoop
@@ -147,7 +150,8 @@ def assemble(
     decode_loop = _new_decode_loop(config, decode, worker)
     # One loop may wait for blocks that the other loop frees.
     prefill_loop.wakeup.join(decode_loop.wakeup)
-    cache, transfer = model.engine.cache, _transfer_config(config, model.engine)
+    cache = model.engine.cache
+    transfer = transfer_config(config, cache.device.type)
     return ReplicaParts(
         model,
         blocks,
@@ -199,9 +203,33 @@ def _cache_identity(config: TandemConfig, engine: Engine) -> str | None:
     return identity_of(engine.cache.layout) if config.kv.prefix_cache else None
 
 
-def _transfer_config(config: TandemConfig, engine: Engine) -> TransferConfig:
-    frame_bytes = frame_bytes_for(engine.cache.device.type)
-    return TransferConfig(config.kv.transport, frame_bytes, silence_s=config.kv.silence_s)
+def transfer_config(config: TandemConfig, device: str) -> TransferConfig:
+    """The settings of the links of a replica whose KV is on that kind of device.
+
+    On a GPU each link takes memory, so there are at most twice as many as other replicas.
+    """
+    kv, peers = config.kv, _most_peers(config)
+    bound = {"max_links": max(2, 2 * peers)} if device == "cuda" else {}
+    return TransferConfig(
+        kv.transport,
+        frame_bytes_for(device),
+        join_timeout_s=kv.join_timeout_s,
+        silence_s=kv.silence_s,
+        **bound,
+    )
+
+
+def _most_peers(config: TandemConfig) -> int:
+    """The most replicas that a replica has links with; it may change its role."""
+    most = config.most_replicas
+    return max(most.values()) if all(most.values()) else 0
+
+
+def link_bytes(config: TandemConfig, device: str) -> int:
+    """The memory of a GPU that the links of a replica will take."""
+    if device != "cuda":
+        return 0
+    return _most_peers(config) * device_bytes_of_link(transfer_config(config, device))
 
 
 def _load(
@@ -213,14 +241,18 @@ def _load(
     # Not with the first grammar: it holds Python's lock for up to a second.
     grammars = _compiler(tokenizer, description)
     timer.ended("tokenizer")
-    engine = Engine.load(
-        description,
-        config.kv,
-        config.model,
-        most_tokens=config.decode.max_batch * description.context_tokens,
-        share=device_share,
-        timer=timer,
-    )
+    device = best_device()
+    with refusing_out_of_memory(device, description.name):
+        engine = Engine.load(
+            description,
+            config.kv,
+            config.model,
+            device=device,
+            most_tokens=config.decode.max_batch * description.context_tokens,
+            share=device_share,
+            link_bytes=link_bytes(config, device.type),
+            timer=timer,
+        )
     return engine, tokenizer, grammars
 
 

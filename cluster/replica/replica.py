@@ -20,6 +20,7 @@ from cluster.discovery.heartbeat import LeaseHeartbeat, join_directory
 from cluster.discovery.redis_directory import Directory
 from cluster.discovery.version_handover import sent_to_sleep, stay_while_needed, wait_for_version
 from cluster.replica.assembly import LoadedModel, ReplicaParts, assemble
+from cluster.replica.link_opening import open_links_ahead
 from cluster.replica.prefix_warmup import warm
 from cluster.replica.servers import ReplicaServers
 from cluster.replica.status import ReplicaStatus
@@ -65,6 +66,7 @@ class Replica:
         self._loops = loops
         self._improvement = improvement
         self._warmup: set[asyncio.Task[None]] = set()
+        self._opening: set[asyncio.Task[None]] = set()
         self._draining = False
 
     @classmethod
@@ -179,7 +181,7 @@ class Replica:
             await self._leave(timeout_s)
             timeout_s = max(0.0, until_s - time.monotonic())
             await asyncio.sleep(min(timeout_s, _UNSEEN_S))
-        await end([*self._warmup])
+        await end([*self._warmup, *self._opening])
         # Links and routers' streams stay open, so the server cannot tell when all has ended.
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
@@ -203,12 +205,16 @@ class Replica:
         await self.servers.start(control, reporter, sender)
         await join_directory(self.heartbeat.directory, self.heartbeat.record)
         self.heartbeat.start()
+        # Elsewhere a link opens in milliseconds.
+        if self.parts.model.engine.cache.device.type == "cuda":
+            work = open_links_ahead(self.heartbeat, self.parts.decode.receiver)
+            self._opening.add(asyncio.create_task(work, name=f"links of {self.id}"))
         texts = self._config.kv.warm_prefixes
         if texts and self.role != "decode":
             model, block_size = self.parts.model, self._config.kv.block_size
             context_tokens = model.engine.description.context_tokens
-            work = warm(self._compute, texts, model.tokenizer.encode, block_size, context_tokens)
-            self._warmup.add(asyncio.create_task(work, name=f"prefix warm-up of {self.id}"))
+            first = warm(self._compute, texts, model.tokenizer.encode, block_size, context_tokens)
+            self._warmup.add(asyncio.create_task(first, name=f"prefix warm-up of {self.id}"))
 
     async def _leave(self, timeout_s: float) -> None:
         broken = any(loop.done() for loop in self._loops)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -13,8 +13,10 @@ from engine import kernels
 from engine.config import ModelConfig, OperationsName
 from engine.errors import UnsupportedModel
 from engine.kv.cache import KvCache
+from engine.memory.device_memory import DeviceMemory
+from engine.memory.recordings import recordings_bytes
 from engine.model import fused_phi as compact_phi
-from engine.model.cuda_graphs import CudaGraphs, DecodeReplays
+from engine.model.cuda_graphs import BUCKETS, CudaGraphs, DecodeReplays
 from engine.model.fused_forward import CompactRunner
 from engine.model.fused_weights import FAMILIES, Decoder, read
 from engine.model.layers_cpu import CpuLayers, why_not
@@ -22,7 +24,7 @@ from engine.model.ops_cuda import TritonOps, attention_named
 from engine.model.ops_cuda import why_not as why_not_triton
 from engine.model.ops_torch import TorchOps
 from engine.model.runner import Runner, TransformersRunner, whole
-from engine.model.warm_up import compute_once
+from engine.model.warm_up import compute_longest, compute_once
 from engine.model_description import ModelDescription
 
 log = logging.getLogger(__name__)
@@ -34,6 +36,13 @@ class Improvement(Protocol):
     @property
     def stalls(self) -> bool:
         """Whether a piece would stall streams. The change must then end before there are any."""
+        ...
+
+    def reserve(self, cache: KvCache, memory: DeviceMemory) -> Mapping[str, int]:
+        """Bytes that it will take of the device, by what takes them, found by a trial.
+
+        The trial computes over a small cache, and leaves nothing.
+        """
         ...
 
     def prepare(self) -> str | None:
@@ -53,6 +62,10 @@ class CpuOperations:
     decoder: Decoder
     stalls: ClassVar[bool] = False
 
+    def reserve(self, cache: KvCache, memory: DeviceMemory) -> Mapping[str, int]:
+        """See Improvement: nothing, as packing a layer frees its plain weights."""
+        return {}
+
     def prepare(self) -> str | None:
         """See Improvement: half a minute of compiling."""
         return kernels.why_not_loaded()
@@ -70,18 +83,33 @@ class RecordedSteps:
     context_tokens: int
     stalls: ClassVar[bool] = True
 
+    @torch.inference_mode()
+    def reserve(self, cache: KvCache, memory: DeviceMemory) -> Mapping[str, int]:
+        """See Improvement: computes a long prompt, and records the largest and smallest step."""
+        prompt = memory.peak_of(lambda: compute_longest(self.runner, cache, self.context_tokens))
+        ends = (BUCKETS[0], BUCKETS[-1])
+        trial = recordings_bytes(self._replays(cache, ends).pieces(), len(BUCKETS), memory)
+        return {"a long prompt": prompt, "recorded steps": trial}
+
     def prepare(self) -> str | None:
         """See Improvement: nothing to do before."""
         return None
 
     def pieces(self, cache: KvCache) -> Iterator[None]:
         """See Improvement: a kind of prompt or a batch size a piece."""
+        yield from compute_once(self.runner, cache, self.context_tokens)
+        self.runner.replays = self._replays(cache, BUCKETS)
+        yield from self.runner.replays.pieces()
+
+    def _replays(self, cache: KvCache, buckets: tuple[int, ...]) -> DecodeReplays:
         runner, width = self.runner, cache.layout.blocks_for(self.context_tokens)
-        yield from compute_once(runner, cache, self.context_tokens)
-        runner.replays = DecodeReplays(
-            lambda batch: whole(runner.layers(batch)), cache, width, CudaGraphs(cache.device)
+        return DecodeReplays(
+            lambda batch: whole(runner.layers(batch)),
+            cache,
+            width,
+            CudaGraphs(cache.device),
+            buckets,
         )
-        yield from runner.replays.pieces()
 
 
 def choose_runner(

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from engine.weights.empty_module import joined
+
 Tensor = torch.Tensor
 
 # Families whose layers differ only in what `read` reads. Other families run their own module.
@@ -170,8 +172,8 @@ def fused(module: Any, *choices: tuple[str, ...]) -> Linear:
     if len(parts) == 1:
         return Linear(parts[0].weight, parts[0].bias)
     biases = [part.bias for part in parts]
-    bias = None if biases[0] is None else torch.cat(biases)
-    return Linear(torch.cat([part.weight for part in parts]), bias)
+    bias = None if biases[0] is None else joined(biases)
+    return Linear(joined([part.weight for part in parts]), bias)
 
 
 def _norm(module: Any) -> Any:

@@ -1,14 +1,32 @@
-"""Loading a model's weights through `transformers`."""
+"""Loading a model's weights.
+
+The weights of the main families go from their files straight to the device, each to its place in
+the tensor that will be computed with. `transformers` loads other models in host memory first.
+"""
 
 from __future__ import annotations
 
+import copy
+import logging
 import threading
+from typing import Any
 
 import torch
 
 from engine.errors import UnsupportedModel
 from engine.kv.memory import TORCH_DTYPES
+from engine.memory.device_memory import check_weights_fit
+from engine.model import fused_phi
+from engine.model.fused_weights import FAMILIES
 from engine.model_description import ModelDescription
+from engine.weights.empty_module import (
+    parameter_bytes,
+    parameters_without_memory,
+    place_parameters,
+)
+from engine.weights.stored_tensors import StoredTensor, TensorReader, stored_tensors
+
+log = logging.getLogger(__name__)
 
 # Taken to change parts of `transformers` that all models of a process share. Of two loads at once,
 # one may restore the other's functions, and later models would lack their tied weights.
@@ -16,7 +34,10 @@ LOADING = threading.Lock()
 
 
 def load_weights(description: ModelDescription, device: torch.device) -> torch.nn.Module:
-    """The model with its weights on the device, in evaluation mode. Raises UnsupportedModel."""
+    """The model with its weights on the device, in evaluation mode.
+
+    Raises UnsupportedModel, ConfigError where the weights find no room, or torch.OutOfMemoryError.
+    """
     from transformers import AutoModelForCausalLM
 
     model_class = AutoModelForCausalLM._model_mapping[type(description.config)]
@@ -26,16 +47,82 @@ def load_weights(description: ModelDescription, device: torch.device) -> torch.n
             "(state-space, linear-attention and ALiBi models do not)"
         )
     try:
-        with LOADING:
-            model: torch.nn.Module = AutoModelForCausalLM.from_pretrained(
-                description.folder,
-                config=description.config,
-                dtype=TORCH_DTYPES[description.dtype],
-                attn_implementation="eager",
-                local_files_only=True,
-                use_safetensors=True,
-            )
+        return _loaded(description, device).to(device).eval().requires_grad_(False)
+    except torch.OutOfMemoryError:
+        raise
     except (OSError, ValueError, RuntimeError) as error:
         reason = str(error).split("\n", 1)[0]
         raise UnsupportedModel(f"{description.folder.name}: {reason}") from error
-    return model.to(device).eval().requires_grad_(False)
+
+
+def _loaded(description: ModelDescription, device: torch.device) -> torch.nn.Module:
+    """The model with its parameters on the device, or with all of it in host memory."""
+    if description.architecture not in (*FAMILIES, fused_phi.FAMILY):
+        return _loaded_by_transformers(description)
+    model = _empty(description)
+    check_weights_fit(parameter_bytes(model), device)
+    stored = _stored_by_name(description, model)
+    if stored is None:
+        return _loaded_by_transformers(description)
+    place_parameters(model, device)
+    parameters = dict(model.named_parameters())
+    TensorReader(device).read((stored[name], parameters[name].data) for name in parameters)
+    return model
+
+
+def _empty(description: ModelDescription) -> torch.nn.Module:
+    """The module with parameters that have no memory."""
+    from transformers import AutoModelForCausalLM
+
+    with LOADING, parameters_without_memory():
+        model: torch.nn.Module = AutoModelForCausalLM.from_config(
+            # A copy, because the module changes its config.
+            copy.deepcopy(description.config),
+            dtype=TORCH_DTYPES[description.dtype],
+            attn_implementation="eager",
+        )
+    return model
+
+
+def _stored_by_name(
+    description: ModelDescription, empty: torch.nn.Module
+) -> dict[str, StoredTensor] | None:
+    """The stored tensor of each parameter; None where only `transformers` can tell them.
+
+    It knows checkpoints with other names, and with both of two tied weights, which may differ.
+    """
+    stored = stored_tensors(description.folder)
+    found: dict[str, StoredTensor] = {}
+    named: dict[int, list[str]] = {}
+    for name, parameter in empty.named_parameters(remove_duplicate=False):
+        named.setdefault(id(parameter), []).append(name)
+    for name, parameter in empty.named_parameters():
+        kept = [alias for alias in named[id(parameter)] if alias in stored]
+        if len(kept) != 1 or stored[kept[0]].shape != tuple(parameter.shape):
+            log.info("weights through transformers: %s is stored as %s", name, kept or "nothing")
+            return None
+        found[name] = stored[kept[0]]
+    return found
+
+
+def _loaded_by_transformers(description: ModelDescription) -> torch.nn.Module:
+    """The model in host memory. UnsupportedModel where a weight is missing."""
+    from transformers import AutoModelForCausalLM
+
+    with LOADING:
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            description.folder,
+            config=description.config,
+            dtype=TORCH_DTYPES[description.dtype],
+            attn_implementation="eager",
+            local_files_only=True,
+            use_safetensors=True,
+            output_loading_info=True,
+        )
+    model, info = loaded
+    if missing := sorted(info["missing_keys"]):
+        raise UnsupportedModel(
+            f"{description.folder.name}: {len(missing)} weights are missing, first {missing[0]}"
+        )
+    result: torch.nn.Module = model
+    return result

@@ -43,6 +43,11 @@ def compute_once(runner: Runner, cache: KvCache, context_tokens: int) -> Iterato
     log.info("%d kinds of batches computed in %.1f s", len(batches), time.monotonic() - began_s)
 
 
+def compute_longest(runner: Runner, cache: KvCache, context_tokens: int) -> None:
+    """Compute the longest of those prompts; its KV goes to the scratch block."""
+    _compute(runner, cache, [_span(cache, 0, min(_PROMPTS[-1], context_tokens))])
+
+
 @torch.inference_mode()
 def _compute(runner: Runner, cache: KvCache, spans: list[Span]) -> None:
     whole(runner.layers(pack(spans, cache)))

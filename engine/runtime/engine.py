@@ -11,11 +11,9 @@ import torch
 from engine.config import KvConfig, ModelConfig
 from engine.cpu.core_sharing import CoreSharing
 from engine.device import best_device
-from engine.errors import ConfigError, Internal
-from engine.free_memory import free_bytes
+from engine.errors import Internal
 from engine.grammar.masks import MaskMaker
 from engine.kv.cache import KvCache
-from engine.kv.layout import KvLayout
 from engine.kv.memory import block_bytes
 from engine.model.forward_selection import Improvement, choose_runner
 from engine.model.loading import load_weights
@@ -23,6 +21,7 @@ from engine.model.runner import Runner
 from engine.model.self_check import check_runner, check_tokens, probe_layout, reference_logits
 from engine.model_description import ModelDescription
 from engine.runtime.forward_pass import Pass
+from engine.runtime.pool_size import pool_blocks, reserved_bytes
 from engine.startup_timer import StartupTimer
 from engine.types.sequence import Outcome, Span
 from engine.types.urgency import Urgency
@@ -68,12 +67,13 @@ class Engine:
         device: torch.device | None = None,
         most_tokens: int,
         share: int = 1,
+        link_bytes: int = 0,
         timer: StartupTimer | None = None,
     ) -> Engine:
         """Load weights, learn the KV shape, size the pool and check attention against eager.
 
         `most_tokens` bounds the pool, because a replica can use no more. `share` replicas share
-        the device's memory. `timer` times the stages.
+        the device's memory. `link_bytes` of a GPU are for links. `timer` times the stages.
         """
         device = device or best_device()
         timer = timer or StartupTimer()
@@ -88,7 +88,10 @@ class Engine:
         timer.ended("operations")
         check_runner(description, runner, layout, device, expected)
         timer.ended("check")
-        blocks = kv.blocks or _pool_blocks(layout, device, kv, most_tokens, share)
+        blocks = kv.blocks
+        if blocks is None:
+            reserved = reserved_bytes(runner, improvement, layout, device) | {"links": link_bytes}
+            blocks = pool_blocks(layout, device, kv, most_tokens, share, reserved)
         cache = KvCache(layout, blocks, device, runner.kv_format)
         timer.ended("pool")
         log.info(
@@ -171,14 +174,3 @@ class Engine:
     def clear(self, blocks: list[int]) -> None:
         """Overwrite blocks with zeros."""
         self.cache.clear(blocks)
-
-
-def _pool_blocks(
-    layout: KvLayout, device: torch.device, kv: KvConfig, most_tokens: int, share: int
-) -> int:
-    """The blocks in a replica's share of the free memory, at most those for `most_tokens`."""
-    fraction = kv.memory_fraction or (0.5 if device.type == "cpu" else 0.9)
-    blocks = int(free_bytes(device) * fraction / share) // block_bytes(layout)
-    if blocks < 1:
-        raise ConfigError("kv: not enough free memory for a single block")
-    return min(blocks, layout.blocks_for(most_tokens))

@@ -21,6 +21,7 @@ from kv_transfer.frames.staging import LinkStaging
 from kv_transfer.links import proto_convert as wire
 from kv_transfer.links.control_stream import ControlStream
 from kv_transfer.links.shared import Shared
+from kv_transfer.transports.cuda_streams import STREAMS
 from kv_transfer.transports.rendezvous import Rendezvous
 from kv_transfer.transports.transport import Channel, ChannelSpec
 from protos import kv_transfer_pb2 as pb
@@ -56,13 +57,16 @@ class Link(ABC, Generic[In, Out]):
         self._control: ControlStream[In, Out] = ControlStream(shared.config, heartbeat)
         loop = asyncio.get_running_loop()
         self._peer_joined: asyncio.Future[None] = quietly(loop.create_future())
+        # Done once the link is up or over.
+        self.settled: asyncio.Future[None] = loop.create_future()
 
         def send(key: str, value: bytes) -> None:
             loop.call_soon_threadsafe(partial(self._send, value=pb.Value(key=key, value=value)))
 
-        self._rendezvous = Rendezvous(send, shared.config.connect_timeout_s)
+        self._rendezvous = Rendezvous(send, shared.config.join_timeout_s)
         self._thread = WorkerThread(f"{name}-channel")
         self._channel: Channel | None = None
+        self._stream: torch.cuda.Stream | None = None
         self._channel_failed = False
         self._in_flight = 0
         self._progress_s = 0.0
@@ -123,18 +127,20 @@ class Link(ABC, Generic[In, Out]):
         else:
             raise LinkBroken(f"unexpected message {kind!r} from the {self._peer_role}")
 
-    async def _meet_peer(self, timeout_s: float) -> None:
+    async def _meet_peer(self) -> None:
         """Tell the peer that this end has joined, wait for its own join, and count the link."""
         self._send(joined=pb.Joined())
-        await until(self._peer_joined, timeout_s, f"the {self._peer_role}'s join")
+        join_s = self._shared.config.join_timeout_s
+        await until(self._peer_joined, join_s, f"the {self._peer_role}'s join")
         self.up = True
+        succeed(self.settled, None)
         self._shared.counters.links_open += 1
         self._shared.counters.links_opened += 1
         _log.info("link %s: up", self.name)
 
     async def _join(self, transport: str, name: str, rank: int, host: str) -> None:
         """Open this end of the channel on the link's thread, and take staging that fits it."""
-        device, timeout_s = self._shared.cache.device, self._shared.config.connect_timeout_s
+        device, timeout_s = self._shared.cache.device, self._shared.config.join_timeout_s
         spec = ChannelSpec(transport, name, rank, host, device, timeout_s, self._rendezvous)
         opening = self._thread.submit(partial(self._open, spec))
         await until(opening, spec.timeout_s + GRACE_S, "opening the data channel")
@@ -148,7 +154,8 @@ class Link(ABC, Generic[In, Out]):
     def _open(self, spec: ChannelSpec) -> None:
         if spec.device.type == "cuda":
             # A stream of its own: the engine's stream is full of steps. It has priority over it.
-            torch.cuda.set_stream(torch.cuda.Stream(spec.device, priority=-1))
+            self._stream = STREAMS.take(spec.device)
+            torch.cuda.set_stream(self._stream)
         # Stored and not returned, so that a channel that opens after the link's end is closed too.
         self._channel = self._shared.open_channel(spec)
 
@@ -253,6 +260,7 @@ class Link(ABC, Generic[In, Out]):
 
     def _end(self, reason: TransferFailed) -> None:
         self.over = True
+        succeed(self.settled, None)
         self._rendezvous.close()
         # `abort` runs here, for transports that can end a wait. `close` may block: on the thread.
         if self._channel is not None:
@@ -275,6 +283,9 @@ class Link(ABC, Generic[In, Out]):
         channel, self._channel = self._channel, None
         if channel is not None:
             channel.close()
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            STREAMS.give(stream)
 
 
 def _wait_for_engine(device: torch.device) -> None:

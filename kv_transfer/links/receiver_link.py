@@ -112,7 +112,7 @@ class ReceiverLink(Link[pb.SenderMessage, pb.ReceiverMessage]):
             mapped, _ = await asyncio.wait({mapping}, timeout=connect_s)
             for done in mapped:
                 done.result()
-        await self._meet_peer(connect_s)
+        await self._meet_peer()
         self._give_credit()
 
     def _map(self, cache: pb.SharedCache) -> None:

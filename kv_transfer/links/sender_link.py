@@ -208,7 +208,7 @@ class SenderLink(Link[pb.ReceiverMessage, pb.SenderMessage]):
 
     async def _serve(self) -> None:
         await self._join(self.transport, self.channel, SENDER_RANK, self._host)
-        await self._meet_peer(self._shared.config.connect_timeout_s)
+        await self._meet_peer()
         self._on_up(self)
         while True:
             await self._out_of_credit.wait()

@@ -53,6 +53,13 @@ def make_shared(
     return Shared(cache, config, open_channel, staging, lock, counters, BlockLender(cache))
 
 
+def device_bytes_of_link(config: TransferConfig) -> int:
+    """The most memory of a GPU that a link takes on either side, with the configured transport."""
+    staging = config.staging_buffers * (config.frame_bytes + SEAL_BYTES)
+    taken = [channel.device_bytes for channel in candidates(config.transport).values()]
+    return max((staging + one for one in taken if one is not None), default=0)
+
+
 class KvEndpoint:
     """One side of a replica: the common part of the sender and the receiver of KV."""
 

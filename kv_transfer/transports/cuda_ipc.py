@@ -29,6 +29,7 @@ class CudaIpcChannel(Channel):
     """One end of a channel on one GPU."""
 
     needs = Needs(one_host=True, device="one_gpu")
+    device_bytes = 0
     ahead = 3
 
     def __init__(self, spec: ChannelSpec) -> None:

@@ -103,6 +103,8 @@ class Channel(ABC):
     lends_memory: ClassVar[bool] = False
     # Whether the transport has run on the hardware that it is meant for.
     verified: ClassVar[bool] = True
+    # What a channel takes of a GPU's memory beside staging buffers there; None: no staging there.
+    device_bytes: ClassVar[int | None] = None
     staging_device: torch.device
     ahead: int
 

@@ -9,6 +9,8 @@ import subprocess
 import sys
 import time
 import uuid
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 
 import pytest
 import torch
@@ -24,7 +26,7 @@ pytestmark = [
 ]
 HOST = "127.0.0.1"
 SIZES = (1, 4097, 8 << 20, 7)
-JOIN_S, WAIT_S, ENDS_S = 60.0, 20.0, 120.0
+JOIN_S, WAIT_S, OUTLIVES_S, ENDS_S = 60.0, 20.0, 75.0, 150.0
 
 
 def channel_of(port, prefix, rank):
@@ -87,6 +89,25 @@ def ask_the_dead(channel):
     ask_nobody(channel)
 
 
+def abort_a_wait(channel):
+    """The peer is there and sends nothing: an abort ends the wait long before its time."""
+    wait = channel.receive(torch.empty(100, dtype=torch.uint8, device=channel.staging_device), 100)
+    with ThreadPoolExecutor(1) as thread:
+        waiting, began = thread.submit(wait, WAIT_S), time.monotonic()
+        channel.abort()
+        assert time.monotonic() - began < 0.1
+        with pytest.raises(ChannelBroken, match="aborted"):
+            waiting.result(WAIT_S)
+    assert time.monotonic() - began < WAIT_S / 2
+
+
+def outlive_the_dead(channel):
+    """torch's watchdog would end this process about a minute after its peer died."""
+    with pytest.raises(ChannelBroken):
+        channel.receive(torch.empty(100, dtype=torch.uint8, device=channel.staging_device), 100)(5)
+    Event().wait(OUTLIVES_S)
+
+
 def stay(channel):
     time.sleep(15)
 
@@ -98,7 +119,13 @@ def die(channel):
 
 @pytest.mark.parametrize(
     ("here", "there"),
-    [(ask, echo), (ask_nobody, stay), (ask_the_dead, die)],
+    [
+        (ask, echo),
+        (ask_nobody, stay),
+        (ask_the_dead, die),
+        (abort_a_wait, stay),
+        (outlive_the_dead, die),
+    ],
     ids=lambda side: side.__name__,
 )
 def test_two_processes(here, there):

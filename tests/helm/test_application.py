@@ -15,7 +15,16 @@ from hypothesis import strategies as st
 
 from cluster.config.deployment import ShareConfig
 from cluster.config.schema import TandemConfig, load_config
-from tests.helm.chart import EXAMPLES, POOLS, example, example_objects, groups, objects, one
+from tests.helm.chart import (
+    EXAMPLES,
+    POOLS,
+    example,
+    example_objects,
+    groups,
+    objects,
+    one,
+    render,
+)
 from tests.helm.chart import serve_config as served
 
 with warnings.catch_warnings():
@@ -43,6 +52,11 @@ def deployments(found: Any, folder: Path) -> dict[str, Any]:
     router = call_builder(application, arguments)._bound_deployment
     pools = [pool._bound_deployment for pool in router.init_args[2:]]
     return {made.name: made for made in (router, *pools)}
+
+
+def resources(requests: dict[str, str], limits: dict[str, str]) -> dict[str, Any]:
+    """The resources of a pool, with CPUs."""
+    return {"requests": {"cpu": "1"} | requests, "limits": {"cpu": "2"} | limits}
 
 
 @pytest.fixture(autouse=True)
@@ -133,13 +147,13 @@ def test_a_share_follows_from_the_pod(tmp_path: Path) -> None:
 @given(
     replicas=st.integers(1, 9),
     each=st.integers(1, 8),
-    sharing=st.integers(0, 4),
+    sharing=st.integers(0, 3),
     cores=st.integers(1, 64),
 )
 def test_every_replica_fits_into_its_pod(
     replicas: int, each: int, sharing: int, cores: int
 ) -> None:
-    gpus = sharing * each if sharing in (1, 2) else max(0, each // sharing) if sharing else 0
+    gpus = max(0, each // sharing) if sharing else 0
     amount = {"cpu": cores, "memory": "8Gi"}
     pool = {
         "gpus": gpus,
@@ -171,10 +185,47 @@ def test_one_pool_has_one_group(tmp_path: Path) -> None:
 
 
 def test_a_pool_may_have_less_than_the_defaults() -> None:
-    found = objects({"poolDefaults": {"gpus": 2}, "pools": {"router": {"gpus": 0}}})
+    shared = {"gpus": 2, "replicasPerPod": 2}
+    found = objects({"poolDefaults": shared, "pools": {"router": {"gpus": 0}}})
     started = {name: group["rayStartParams"] for name, group in groups(found).items()}
     assert "num-gpus" not in started["router"]
     assert started["decode"]["num-gpus"] == "2"
+
+
+@pytest.mark.parametrize(
+    ("values", "requested", "limit"),
+    [
+        ({}, "8Gi", "8Gi"),
+        ({"model": {"sizeGi": 15}}, "27Gi", "27Gi"),
+        ({"model": {"sizeGi": 0.3}, "poolDefaults": {"replicasPerPod": 2}}, "18Gi", "18Gi"),
+        ({"model": {"sizeGi": 15}, "poolDefaults": {"gpus": 1}}, "6Gi", "6Gi"),
+        (
+            {"model": {"sizeGi": 62}, "poolDefaults": {"gpus": 4, "replicasPerPod": 4}},
+            "24Gi",
+            "24Gi",
+        ),
+        ({"pools": {"decode": {"resources": resources({"memory": "9Gi"}, {})}}}, "9Gi", "9Gi"),
+        (
+            {"pools": {"decode": {"resources": resources({"memory": "3Gi"}, {"memory": "4Gi"})}}},
+            "3Gi",
+            "4Gi",
+        ),
+    ],
+)
+def test_memory_follows_from_the_model_where_none_is_given(
+    values: dict[str, Any], requested: str, limit: str
+) -> None:
+    (container,) = groups(objects(values))["decode"]["template"]["spec"]["containers"]
+    assert container["resources"]["requests"]["memory"] == requested
+    assert container["resources"]["limits"]["memory"] == limit
+
+
+def test_a_pool_with_rdma_asks_for_no_capability_and_its_notes_name_memlock() -> None:
+    """A capability does nothing for a container that is not root; the node's limit counts."""
+    found = render(example("2p4d-two-gpu-types"))
+    assert "IPC_LOCK" not in "".join(found.values())
+    notes = next(text for name, text in found.items() if name.endswith("NOTES.txt"))
+    assert notes.count("LimitMEMLOCK=infinity") == 2
 
 
 def test_only_a_changed_application_rolls_the_pods() -> None:
@@ -203,7 +254,7 @@ def test_the_old_cluster_and_every_pod_outlive_the_longest_request(tmp_path: Pat
 
 
 def test_the_weights_are_where_the_configuration_says(tmp_path: Path) -> None:
-    for name in ("one-gpu-node", "2p4d-two-gpu-types", "tensor-parallel"):
+    for name in ("one-gpu-node", "2p4d-two-gpu-types", "large-model"):
         found = example_objects(name)
         folder = loaded(found, tmp_path).model.path
         for group in groups(found).values():

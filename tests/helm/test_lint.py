@@ -56,6 +56,10 @@ def test_helm_lints_the_chart_without_a_finding(name: str) -> None:
         ({"model": {"source": "hub", "hub": {"name": "a/b"}}}, "model.hub.revision"),
         ({"ingress": {"enabled": True}}, "ingress.httpHost"),
         ({"pools": {"decode": {"gpus": 3, "replicasPerPod": 2}}}, "pools.decode: 3 GPUs"),
+        (
+            {"pools": {"decode": {"gpus": 4, "replicasPerPod": 2}}},
+            "pools.decode: a replica computes on one GPU: set gpus to 2, or replicasPerPod to 4",
+        ),
         ({"application": {"model": {}}, "applicationFile": "model: {}"}, "give one of the two"),
         ({"applicationFile": "model: ["}, "applicationFile"),
         ({"application": {"endpoints": {"b": {}, "a": {}}}}, "defaultEndpoint"),

@@ -172,7 +172,7 @@ def leads_to(found: Any, path: str) -> set[str]:
     return services
 
 
-@pytest.mark.parametrize("name", ["2p4d-two-gpu-types", "tensor-parallel"])
+@pytest.mark.parametrize("name", ["2p4d-two-gpu-types", "large-model"])
 def test_only_the_paths_of_clients_lead_in(name: str) -> None:
     found = example_objects(name)
     for path in ("/v1/chat/completions", "/v1/models", "/v1/stream", "/healthz"):
@@ -192,7 +192,7 @@ def test_every_way_in_from_outside_is_encrypted() -> None:
         assert item["spec"]["tls"][0]["hosts"] == [item["spec"]["rules"][0]["host"]]
         assert notes["nginx.ingress.kubernetes.io/backend-protocol"] == protocol
         assert notes["nginx.ingress.kubernetes.io/proxy-ssl-verify"] == "on"
-    found = example_objects("tensor-parallel")
+    found = example_objects("large-model")
     for listener in one(found, "Gateway")["spec"]["listeners"]:
         assert listener["protocol"] == "HTTPS" and listener["tls"]["certificateRefs"]
     policy = one(found, "BackendTLSPolicy")["spec"]

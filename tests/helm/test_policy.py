@@ -147,7 +147,7 @@ def test_ingresses_do_not_buffer_and_wait_for_the_longest_request() -> None:
             assert int(notes["nginx.ingress.kubernetes.io/proxy-read-timeout"]) > 1800
             size = int(notes["nginx.ingress.kubernetes.io/proxy-body-size"])
             assert size == RouterConfig().max_message_bytes
-    route = one(example_objects("tensor-parallel"), "HTTPRoute")
+    route = one(example_objects("large-model"), "HTTPRoute")
     (rule,) = route["spec"]["rules"]
     assert rule["timeouts"] == {"request": "660s", "backendRequest": "660s"}
 

@@ -125,7 +125,7 @@ def test_no_secret_stands_outside_its_object() -> None:
     for value in values:
         assert value not in rest
         assert json.dumps(value)[1:-1] not in rest
-    text = json.dumps(example_objects("tensor-parallel"))
+    text = json.dumps(example_objects("large-model"))
     assert "redis://:" not in text
 
 

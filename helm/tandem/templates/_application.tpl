@@ -98,7 +98,8 @@ threads: {{ max 1 (div $cores $each) }}
 {{- $gpus := int $pool.gpus }}
 {{- if ge $gpus $each }}
 {{- if mod $gpus $each }}{{ fail (printf "pools.%s: %d GPUs cannot be shared by %d replicas" .name $gpus $each) }}{{ end }}
-gpus: {{ div $gpus $each }}
+{{- if gt $gpus $each }}{{ fail (printf "pools.%s: a replica computes on one GPU: set gpus to %d, or replicasPerPod to %d" .name $each $gpus) }}{{ end }}
+gpus: 1
 per_device: 1
 {{- else if gt $gpus 0 }}
 {{- $sharing := div (add $each (sub $gpus 1)) $gpus }}

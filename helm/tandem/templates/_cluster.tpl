@@ -65,7 +65,7 @@ enableInTreeAutoscaling: {{ include "tandem.autoscaling" . }}
 {{- if eq (include "tandem.autoscaling" .) "true" }}
 autoscalerOptions:
   resources: {{- toYaml .Values.ray.head.autoscaler.resources | nindent 4 }}
-  securityContext: {{- include "tandem.containerSecurity" (dict "root" .) | nindent 4 }}
+  securityContext: {{- include "tandem.containerSecurity" . | nindent 4 }}
   volumeMounts: [{name: tmp, mountPath: /tmp}]
   env:
     - {name: HOME, value: /tmp}

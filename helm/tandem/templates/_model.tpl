@@ -56,7 +56,7 @@
       valueFrom: {secretKeyRef: {{ toJson $model.hub.tokenSecret }}}
     {{- end }}
   resources: {{- toYaml $model.resources | nindent 4 }}
-  securityContext: {{- include "tandem.containerSecurity" (dict "root" .) | nindent 4 }}
+  securityContext: {{- include "tandem.containerSecurity" . | nindent 4 }}
   volumeMounts:
     - {name: tmp, mountPath: /tmp}
     {{- include "tandem.modelMount" . | trim | nindent 4 }}

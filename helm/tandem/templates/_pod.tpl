@@ -8,12 +8,17 @@ seccompProfile: {type: RuntimeDefault}
 
 {{- define "tandem.containerSecurity" -}}
 allowPrivilegeEscalation: false
-readOnlyRootFilesystem: {{ .root.Values.podSecurity.readOnlyRootFilesystem }}
+readOnlyRootFilesystem: {{ .Values.podSecurity.readOnlyRootFilesystem }}
 capabilities:
   drop: [ALL]
-  {{- if .locksMemory }}
-  add: [IPC_LOCK]  # RDMA registers pinned memory
-  {{- end }}
+{{- end -}}
+
+{{/* The memory of a pool's pod whose resources name none: see pools in values.yaml. */}}
+{{- define "tandem.memory" -}}
+{{- $each := int .pool.replicasPerPod -}}
+{{- if eq .component "router" -}}4Gi
+{{- else if gt (int .pool.gpus) 0 -}}{{- printf "%dGi" (mul 6 $each) -}}
+{{- else -}}{{- printf "%dGi" (mul $each (add 8 (mulf 1.25 .root.Values.model.sizeGi | ceil | int))) -}}{{- end -}}
 {{- end -}}
 
 {{- define "tandem.environment" -}}
@@ -83,6 +88,12 @@ failureThreshold: 3
 {{- $requests := deepCopy $pool.resources.requests -}}
 {{- if gt (int $pool.gpus) 0 -}}{{- $_ := set $limits $pool.gpuResource (int $pool.gpus) -}}{{- $_ := set $requests $pool.gpuResource (int $pool.gpus) -}}{{- end -}}
 {{- if $pool.rdma.resource -}}{{- $_ := set $limits $pool.rdma.resource (int (default 1 $pool.rdma.count)) -}}{{- $_ := set $requests $pool.rdma.resource (int (default 1 $pool.rdma.count)) -}}{{- end -}}
+{{- if ne .component "head" -}}
+{{- $own := coalesce (get $limits "memory") (get $requests "memory") (include "tandem.memory" .) -}}
+{{- range $part := list $limits $requests -}}
+{{- if not (hasKey $part "memory") -}}{{- $_ := set $part "memory" $own -}}{{- end -}}
+{{- end -}}
+{{- end -}}
 {{- $drain := add (include "tandem.drainSeconds" $root | int) $root.Values.replacementSeconds -}}
 {{- $engine := has .component (list "prefill" "decode") -}}
 {{- $secrets := include "tandem.secretSources" (dict "root" $root "component" .component) | trim -}}
@@ -143,7 +154,7 @@ spec:
         - {name: {{ $name }}, containerPort: {{ $port }}}
         {{- end }}
       resources: {{- toYaml (dict "requests" $requests "limits" $limits) | nindent 8 }}
-      securityContext: {{- include "tandem.containerSecurity" (dict "root" $root "locksMemory" $pool.rdma.resource) | nindent 8 }}
+      securityContext: {{- include "tandem.containerSecurity" $root | nindent 8 }}
       livenessProbe:
         httpGet: {path: /api/local_raylet_healthz, port: agent}
         initialDelaySeconds: 60

@@ -97,6 +97,10 @@ def test_the_first_endpoint_is_the_default_one() -> None:
             "t.yaml: ray.shares.rooter: unknown key; did you mean ray.shares.router?",
         ),
         (
+            {"ray": {"shares": {"decode": {"gpus": 2.0}}}},
+            "t.yaml: ray.shares.decode.gpus must be at most 1: a replica computes on one GPU",
+        ),
+        (
             {"ray": {"shares": {"decode": {"gpu": 1.0}}}},
             "t.yaml: ray.shares.decode.gpu: unknown key; did you mean ray.shares.decode.gpus?",
         ),

@@ -1,0 +1,1 @@
+"""Reading weights from safetensors files straight to the place where they are used."""
