@@ -36,7 +36,7 @@ endef
 
 .PHONY: help install serve test lint types contracts protos protos-check docs-check tests coverage \
 	test-cluster test-clients test-gpu bench-gpu test-oldest constraints helm-schema helm-golden helm-dashboard reference sbom wheels image demo-model \
-	bench-engine bench-guided bench-schemas bench-soak bench-peers bench-burst bench-itl bench-claims bench-router bench-overload bench-refusals bench-journal bench-streams \
+	bench-engine bench-host bench-guided bench-schemas bench-soak bench-peers bench-burst bench-itl bench-claims bench-router bench-overload bench-refusals bench-journal bench-streams \
 	bench-failover bench-router-death bench-transfer bench-report fuzz soak-transfer chaos clean
 
 help:  ## list the targets
@@ -139,6 +139,9 @@ bench-guided: $(VENV)/.installed  ## 32 streams that follow JSON schemas beside 
 
 bench-schemas: $(VENV)/.installed  ## the share of JSON schemas that compile; ARGS="--folder SCHEMAS --name NAME"
 	$(BIN)/python -m bench.systems.schema_share --results bench/results $(ARGS)
+
+bench-host: $(VENV)/.installed  ## the host's work for a decode step, beside a device on paper
+	$(BIN)/python -m bench.systems.host_step $(ARGS)
 
 bench-soak: $(VENV)/.installed  ## ten minutes at the edge of the KV pool
 	$(BIN)/python -m bench.router.soak $(ARGS)

@@ -13,14 +13,14 @@ class BatchSlots:
     """Gives requests a slot with blocks for all of their tokens, while slots and blocks last.
 
     Each request with a slot may need one more block soon. So a request gets blocks only if one
-    more for each of these is left. `in_use` has the owners with a span in a step or a pass: these
-    are never preempted.
+    more for each of these is left. `in_use` counts the spans of each owner in steps and passes.
+    These owners are never preempted.
     """
 
     def __init__(
         self, pool: BlockPool, cache: PrefixCache, entries: DecodeEntries, batch: BatchSize
     ) -> None:
-        self.in_use: set[str] = set()
+        self.in_use: dict[str, int] = {}
         self._pool = pool
         self._cache = cache
         self._entries = entries
@@ -79,8 +79,56 @@ class BatchSlots:
         sequence = entry.sequence
         if not self._grow(entry, sequence.computed + count):
             return []
-        self.in_use.add(sequence.owner)
+        self.in_use[sequence.owner] = 1
         return [Span(sequence, sequence.computed, count)]
+
+    def spans_ahead(self, before: list[Span], most_rows: int) -> list[Span]:
+        """The step behind the step `before`, which was launched and whose tokens are not known.
+
+        A request that ends in that step by its length takes no part, and a request that ends
+        otherwise takes part in vain. It is empty where a request lacks more than one token or a
+        block, or cannot follow, because no request is preempted.
+        """
+        rows = {span.sequence.owner: row for row, span in enumerate(before)}
+        ahead: list[Span] = []
+        for entry in self._entries.in_state(DecodeState.RUNNING):
+            sequence, row = entry.sequence, rows.get(entry.sequence.owner)
+            if row is not None and len(sequence.tokens) + 1 >= sequence.most_tokens:
+                continue
+            start = sequence.computed + (row is not None)
+            computable = sequence.may_follow and sequence.remaining == 1
+            if not computable or not self._has_blocks(entry, start + 1):
+                return []
+            ahead.append(Span(sequence, start, 1, row))
+        if len(ahead) > most_rows:
+            return []
+        self.take_up(ahead)
+        return ahead
+
+    def take_up(self, spans: list[Span]) -> None:
+        """Note that a step or a pass has these spans."""
+        for span in spans:
+            owner = span.sequence.owner
+            self.in_use[owner] = self.in_use.get(owner, 0) + 1
+
+    def leave(self, spans: list[Span]) -> None:
+        """Note that a step or a pass has ended."""
+        for span in spans:
+            owner = span.sequence.owner
+            left = self.in_use.pop(owner, 0) - 1
+            if left > 0:
+                self.in_use[owner] = left
+
+    def _has_blocks(self, entry: DecodeEntry, tokens: int) -> bool:
+        """Grow to blocks for that many tokens; False where too few are free."""
+        sequence = entry.sequence
+        missing = self._cache.blocks_for(tokens) - len(sequence.blocks)
+        if missing <= 0:
+            return True
+        if not self._pool.can_allocate(missing):
+            return False
+        sequence.blocks = [*sequence.blocks, *self._pool.allocate(sequence.owner, missing)]
+        return True
 
     def _grow(self, entry: DecodeEntry, tokens: int) -> bool:
         """Grow to blocks for that many tokens; preempts the last request by rank if needed.
@@ -88,11 +136,7 @@ class BatchSlots:
         False if the request itself was preempted, or must wait for arriving KV or for a pass that
         writes to its blocks.
         """
-        sequence = entry.sequence
-        while (missing := self._cache.blocks_for(tokens) - len(sequence.blocks)) > 0:
-            if self._pool.can_allocate(missing):
-                sequence.blocks = [*sequence.blocks, *self._pool.allocate(sequence.owner, missing)]
-                continue
+        while not self._has_blocks(entry, tokens):
             last = self.idle()[-1]
             if last is entry and self._may_wait(entry):
                 return False

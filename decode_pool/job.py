@@ -131,6 +131,11 @@ class DecodeJob:
             slow = now - self.collected_s >= self._flush.seconds
             self._tell(NOW if slow else now + self._flush.seconds)
 
+    def read_stops(self) -> None:
+        """Read the tokens at once if a stop string may end the text, before the next step."""
+        if self.sequence.sampling.stop:
+            self.read()
+
     def fail(self, error: TandemError) -> None:
         """End the request with an error, after the tokens that were sampled before."""
         self.read()

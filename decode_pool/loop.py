@@ -10,6 +10,7 @@ from decode_pool.job import DecodeJob
 from decode_pool.recompute_share import RecomputeShare
 from decode_pool.scheduler import DecodeScheduler
 from decode_pool.shared_cores import StepInterval
+from decode_pool.step_pipeline import StepPipeline
 from decode_pool.step_tally import StepCount, StepTally, count_recomputed
 from engine.errors import TandemError
 from engine.metrics import PROMPT_TOKENS
@@ -46,6 +47,7 @@ class DecodeLoop(PoolLoop[DecodeJob]):
         self._joined = False
         self._max_jobs = max_jobs
         self._unread: list[DecodeJob] = []
+        self._steps = StepPipeline(scheduler, worker, lambda: time.monotonic())
 
     def register(self, job: DecodeJob) -> None:
         """Register a request, which `admit` admits later; raises PromptTooLong or Overloaded."""
@@ -137,6 +139,8 @@ class DecodeLoop(PoolLoop[DecodeJob]):
             batch_due_s = self._admit_waiting()
             step_due_s = self._step_wait_s()
             stepped = step_due_s is None and await self._step()
+            if self._steps.is_ahead:
+                continue  # prompts wait until no step is under way
             if not await self._slice() and not stepped:
                 self._emit()
                 self._worker.yield_cores()
@@ -162,23 +166,24 @@ class DecodeLoop(PoolLoop[DecodeJob]):
     async def _step(self) -> bool:
         """Compute a token for each running request; False if no request runs."""
         self._joined = False
-        spans = self._scheduler.schedule()
-        began_s = time.monotonic()
-        if not spans:
+        step = self._steps.next()
+        if step is None:
             self._step_s, self._stepped_s = 0.0, None
             self.itl.idle()
             return False
         disturbed = bool(self._worker.urgency)
-        step = self._worker.step(spans)
+        results = self._steps.go_ahead(step)
         self._emit()
         try:
-            results = await step
+            computed = await results
         except Exception as error:
-            self._fail(spans, error)
+            self._fail(step.spans, error)
             return True
         disturbed = bool(self._worker.urgency) or disturbed
-        before = self._note_step(began_s, spans, disturbed=disturbed)
-        self._retire(spans, results, before)
+        # A step that was launched ahead began with the end of the step before.
+        began_s = max(step.began_s, self._stepped_s or step.began_s)
+        before = self._note_step(began_s, step.spans, disturbed=disturbed)
+        self._retire(step.spans, computed, before)
         return True
 
     def _note_step(self, began_s: float, spans: list[Span], *, disturbed: bool) -> StepCount:
@@ -272,6 +277,8 @@ class DecodeLoop(PoolLoop[DecodeJob]):
                 job.take(outcome)
                 job.stepped_from = job.stepped_from or before
                 self._unread.append(job)
+                if self._steps.is_ahead:
+                    job.read_stops()
                 if job.finished:
                     self._end(job)
 

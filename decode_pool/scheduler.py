@@ -174,6 +174,21 @@ class DecodeScheduler(PassScheduler):
                 spans += self._slots.span(entry, 1)
         return spans
 
+    def is_followed(self, spans: list[Span], most_rows: int) -> bool:
+        """Whether the next step may be scheduled before the results of this step are known.
+
+        It has at most `most_rows`, and no prompt or lost stream waits for the end of this step.
+        """
+        lost = self._entries.count(DecodeState.PREEMPTED)
+        if len(spans) > most_rows or lost or self._prompts.tokens_due:
+            return False
+        return all(span.sequence.may_follow for span in spans)
+
+    def schedule_ahead(self, spans: list[Span], most_rows: int) -> list[Span]:
+        """The next step, before the results of this step; empty where they must be awaited."""
+        followed = self.is_followed(spans, most_rows)
+        return self._slots.spans_ahead(spans, most_rows) if followed else []
+
     def schedule_chunk(self, now: float, most_tokens: int | None = None) -> list[Span]:
         """A pass beside the steps: first for preempted requests, then for prompts.
 
@@ -223,8 +238,11 @@ class DecodeScheduler(PassScheduler):
         self.pool.release(owner)
 
     def _end(self, spans: list[Span], *, computed: bool) -> None:
-        self._slots.in_use.difference_update(span.sequence.owner for span in spans)
+        self._slots.leave(spans)
         super()._end(spans, computed=computed)
+
+    def _is_in_use(self, owner: str) -> bool:
+        return owner in self._slots.in_use
 
     def _recomputed_spans(self) -> list[Span]:
         """Tokens of requests that were preempted; they were streaming already."""
@@ -271,9 +289,9 @@ class DecodeScheduler(PassScheduler):
         if not self._prompts.may_take:
             return []
         self._admission.unblock_prompts()
-        in_step = self._slots.in_use - self._prompts.owners
+        in_step = self._slots.in_use.keys() - self._prompts.owners
         lost = (entry.sequence.owner for entry in self._entries.in_state(DecodeState.PREEMPTED))
         admit = self._admission.admit_prompt
         spans = self._prompts.take(now, admit, {*in_step, *lost}, most_tokens)
-        self._slots.in_use.update(span.sequence.owner for span in spans)
+        self._slots.take_up(spans)
         return spans

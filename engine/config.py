@@ -11,6 +11,7 @@ from typing import Literal
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 ForwardName = Literal["auto", "compact", "transformers"]
+ByDevice = Literal["auto"]
 OperationsName = Literal["auto", "torch", "cpp", "triton", "flashinfer"]
 
 

@@ -124,6 +124,9 @@ class PrefillScheduler(PassScheduler):
             return
         self.pool.release(owner)
 
+    def _is_in_use(self, owner: str) -> bool:
+        return owner in self._prompts.owners
+
     def _forget(self, owner: str) -> None:
         self._active.pop(owner, None)
         self._started.discard(owner)

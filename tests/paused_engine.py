@@ -52,6 +52,7 @@ class PausedEngine:
         return PausedPass(self, spans, stored)
 
     urgency = Urgency.NONE
+    rows_ahead = 0
 
     def yield_cores(self):
         self.yields += 1

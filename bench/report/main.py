@@ -39,6 +39,7 @@ _SECTIONS = (
     ("The engine against the machine's limits", "engine", ()),
     ("Guided answers", "guided", ()),
     ("JSON schemas that compile", "schemas", ()),
+    ("The host's work for a decode step", "host", ()),
     ("Beside peers", "peers", ()),
     ("One router", "router", ()),
     ("Cancels", "cancel", ()),

@@ -13,6 +13,8 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 _QUOTED = re.compile(r"'(\w+)'")
+# The end of the place of a value that is not "auto".
+_AUTO = "literal['auto']"
 _EXPECTED = {
     "int_type": "an integer",
     "int_from_float": "an integer",
@@ -27,7 +29,10 @@ _EXPECTED = {
 
 def describe(error: ValidationError, root: type[Any], source: str) -> str:
     """All faults of a document, each with its full key path."""
-    lines = [_line(fault, root) for fault in error.errors(include_url=False)]
+    faults = error.errors(include_url=False)
+    # A value that is neither a number nor "auto" has a fault for each of the two.
+    either = {fault["loc"][:-1] for fault in faults if fault["loc"][-1:] == (_AUTO,)}
+    lines = [_line(fault, root, either) for fault in faults if fault["loc"][-1:] != (_AUTO,)]
     return "\n".join(f"{source}: {line}" for line in lines)
 
 
@@ -49,9 +54,12 @@ def nearest(key: str, root: type[Any]) -> str | None:
     return leaves[close[0]] if close else None
 
 
-def _line(fault: ErrorDetails, root: type[Any]) -> str:
+def _line(fault: ErrorDetails, root: type[Any], either: set[tuple[int | str, ...]]) -> str:
     key = ".".join(str(part) for part in fault["loc"])
     kind, value = fault["type"], fault["input"]
+    if fault["loc"][:-1] in either:
+        key = key.rpartition(".")[0]
+        return f"{key}: expected {_EXPECTED[kind]} or 'auto', not {value!r}"
     if kind == "unexpected_keyword_argument":
         return _unknown(key, nearest(key, root))
     if kind == "missing":

@@ -47,6 +47,11 @@ class PlacementCandidate:
         return self.forecast.ends_s + self.forecast.behind * self.alone_s
 
     @property
+    def wait_s(self) -> float:
+        """The seconds until the prompt begins to be computed."""
+        return max(0.0, self.forecast.ends_s - self.alone_s - self.query.now)
+
+    @property
     def is_in_budget(self) -> bool:
         """Whether the prompt is on time by its own budget.
 

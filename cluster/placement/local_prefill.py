@@ -25,18 +25,16 @@ class LocalPrefill:
     """Chooses the decode replica that computes a prompt itself.
 
     A decode replica computes at most `most_tokens` of a prompt (0: none), and only while it has
-    fewer than `decode_batch` requests.
+    capacity for the answer.
     """
 
     def __init__(
         self,
         most_tokens: int,
-        decode_batch: int,
         forecaster: PromptForecaster,
         capacity: DecodeCapacity,
     ) -> None:
         self._most_tokens = most_tokens
-        self._decode_batch = decode_batch
         self._forecaster = forecaster
         self._capacity = capacity
 
@@ -56,9 +54,7 @@ class LocalPrefill:
         for record in decode:
             missing = request.prompt_tokens - self._forecaster.cached(record, request)
             requests = loads.requests(record)
-            if missing > self._most_tokens or requests >= self._decode_batch:
-                continue
-            if self._capacity.is_full(record, request):
+            if missing > self._most_tokens or self._capacity.is_full(record, request):
                 continue
             slower = self._slower(record, elsewhere, request)
             here = self._forecaster.candidate(record, query, slower)

@@ -44,14 +44,13 @@ class Placement:
     """Plans pairs from the load of the replicas and from what work costs there.
 
     A decode replica beside a prefill pool computes at most `local_prefill_tokens` of a prompt (0:
-    none), and only while it has fewer than `decode_batch` requests. `overcommit` and `batch_slots`
-    are as in DecodeCapacity. At most `batch_prompts` prompts of the batch lane wait on a replica.
+    none), and only while it has capacity for the answer. `overcommit` and `batch_slots` are as in
+    DecodeCapacity. At most `batch_prompts` prompts of the batch lane wait on a replica.
     """
 
     def __init__(
         self,
         local_prefill_tokens: int = 0,
-        decode_batch: int = 0,
         *,
         overcommit: float = 1.0,
         batch_slots: bool = True,
@@ -62,13 +61,13 @@ class Placement:
     ) -> None:
         self.costs = costs or CostModel()
         self.load_tracker = load_tracker or ReplicaLoadTracker()
-        self._capacity = DecodeCapacity(self.load_tracker, overcommit, batch_slots=batch_slots)
+        self._capacity = DecodeCapacity(
+            self.load_tracker, overcommit, batch_slots=batch_slots, costs=self.costs
+        )
         self._prefixes = KnownPrefixes()
         self._forecaster = PromptForecaster(self.costs, self.load_tracker, self._prefixes)
         self.resumes = ResumeForecaster(self._forecaster, self._capacity)
-        self._local_prefill = LocalPrefill(
-            local_prefill_tokens, decode_batch, self._forecaster, self._capacity
-        )
+        self._local_prefill = LocalPrefill(local_prefill_tokens, self._forecaster, self._capacity)
         self._batch_prompts = batch_prompts
         self._chance = chance or random.Random()
 
@@ -119,7 +118,8 @@ class Placement:
         if here.role == "decode":
             return self._planned(found, here, others, own_device=here.device not in shared)
         rated = self._drawn([record for record in second if is_compatible(here, record)], stale)
-        return self._planned(found, self._capacity.least_loaded(rated, request), others)
+        decoder = self._capacity.least_loaded(rated, request, found.wait_s)
+        return self._planned(found, decoder, others)
 
     def plan_resume(
         self,
@@ -235,7 +235,7 @@ class Placement:
             record, full = one.record, False
             if record.role == "both":
                 feasible = one.forecast.feasible
-                full = not feasible or self._capacity.is_full(record, query.request)
+                full = not feasible or self._capacity.is_full(record, query.request, one.wait_s)
             return full, one.cost_s, *self.load_tracker.rank(record)
 
         return min((self._forecaster.candidate(record, query) for record in records), key=order)
@@ -251,14 +251,14 @@ class Placement:
         """The plan with the first choice on that pair; all choices may go to `others`."""
         capacity, request = self._capacity, found.query.request
         requests = self.load_tracker.requests(decode)
-        alone = request.choices == 1 or capacity.is_full(decode, request)
+        alone = request.choices == 1 or capacity.is_full(decode, request, found.wait_s)
         judged = [decode] if alone else others
         stream_s = self.costs.stream_s(decode.id) or _STREAM_GUESS_S
         forecast = self._forecast(found)(
             step_s=self.costs.step_s(decode.id, requests + -(-request.choices // len(others))),
             itl_s=min(request.itl_s, self.load_tracker.itl_s(decode.id)),
             blocks_shortfall=capacity.blocks_shortfall(judged, request),
-            slots_shortfall=capacity.slots_shortfall(judged, request),
+            slots_shortfall=capacity.slots_shortfall(judged, request, found.wait_s),
             requests=requests,
             interval_s=stream_s / max(1, requests),
         )

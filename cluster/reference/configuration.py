@@ -35,7 +35,7 @@ Secrets and what differs from process to process come from the environment:
 | `TANDEM_LOG` | What is logged: `debug`, `info`, `warning` or `error`. |
 | `TANDEM_HEALTH_DIR` | A folder in which each healthy replica touches a file each second. |
 """
-_TYPES = {bool: "true or false", int: "integer", float: "number", str: "text"}
+_TYPES = {bool: "true or false", int: "integer", float: "number", str: "text", NoneType: "null"}
 _UNITS = {
     "s": "seconds",
     "ms": "milliseconds",
@@ -94,16 +94,12 @@ def _sections() -> Iterator[str]:
         yield f"## {item.name}\n\n{meaning}\n\n{table(_HEAD, rows)}"
 
 
-def _optional(hint: Any) -> bool:
-    return get_origin(hint) in (Union, UnionType) and NoneType in get_args(hint)
-
-
 def _type(hint: Any) -> str:
     if section_in(hint):
         return "sections by name" if get_origin(hint) is dict else "section"
-    if _optional(hint):
-        (given,) = (part for part in get_args(hint) if part is not NoneType)
-        return f"{_type(given)}, or null"
+    if get_origin(hint) in (Union, UnionType):
+        *others, last = (_type(part) for part in get_args(hint))
+        return f"{', '.join(others)}, or {last}"
     if get_origin(hint) is Literal:
         return ", ".join(code(choice) for choice in get_args(hint))
     if get_origin(hint) is tuple:

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+from cluster.config.device_defaults import LoopLimits, loop_limits
 from cluster.config.schema import TandemConfig
 from cluster.rpc.server import Serve
 from decode_pool.batch_size import BatchSize
@@ -51,12 +52,14 @@ log = logging.getLogger(__name__)
 class LoadedModel:
     """An engine with the tokenizer of its model, and the thread on which the engine computes.
 
-    `grammars` compiles grammars; None where no answer of the model can follow a grammar.
+    `grammars` compiles grammars; None where no answer of the model can follow a grammar. `limits`
+    are those of the loops on the engine's device.
     """
 
     engine: Engine
     tokenizer: Tokenizer
     grammars: GrammarCompiler | None
+    limits: LoopLimits
     thread: ThreadPoolExecutor
 
     @classmethod
@@ -69,8 +72,10 @@ class LoadedModel:
         """
         thread = engine_thread()
         loop = asyncio.get_running_loop()
-        loaded = await loop.run_in_executor(thread, _load, config, device_share, timer)
-        return cls(*loaded, thread)
+        limits = loop_limits(config, best_device().type)
+        log.info("limits: %s", limits.origins)
+        loaded = await loop.run_in_executor(thread, _load, config, limits, device_share, timer)
+        return cls(*loaded, limits, thread)
 
     def new_text(self, sequence: Sequence) -> ChoiceText:
         """The text of a sequence that begins behind its prompt."""
@@ -144,10 +149,10 @@ def assemble(
     """Wire the parts of a replica whose servers listen on `host`; `connector` dials others."""
     blocks = BlockPool(model.engine.cache.blocks)
     worker = EngineWorker(model.engine, model.thread, config.model.step_timeout_s)
-    prefill = _new_prefill_scheduler(config, model.engine, blocks)
-    decode = _new_decode_scheduler(config, model.engine, blocks)
+    prefill = _new_prefill_scheduler(config, model, blocks)
+    decode = _new_decode_scheduler(config, model, blocks)
     prefill_loop = PrefillLoop(prefill, worker)
-    decode_loop = _new_decode_loop(config, decode, worker)
+    decode_loop = _new_decode_loop(config, model.limits, decode, worker)
     # One loop may wait for blocks that the other loop frees.
     prefill_loop.wakeup.join(decode_loop.wakeup)
     cache = model.engine.cache
@@ -162,40 +167,40 @@ def assemble(
 
 
 def _new_prefill_scheduler(
-    config: TandemConfig, engine: Engine, blocks: BlockPool
+    config: TandemConfig, model: LoadedModel, blocks: BlockPool
 ) -> PrefillScheduler:
     return PrefillScheduler(
         blocks,
-        PromptOrder(config.prefill.chunk_tokens, config.prefill.lanes),
+        PromptOrder(model.limits.chunk_tokens, config.prefill.lanes),
         block_size=config.kv.block_size,
         max_waiting=config.prefill.max_waiting,
         parked_fraction=config.kv.parked_fraction,
-        identity=_cache_identity(config, engine),
+        identity=_cache_identity(config, model.engine),
     )
 
 
 def _new_decode_scheduler(
-    config: TandemConfig, engine: Engine, blocks: BlockPool
+    config: TandemConfig, model: LoadedModel, blocks: BlockPool
 ) -> DecodeScheduler:
-    decode = config.decode
+    decode, limits = config.decode, model.limits
     return DecodeScheduler(
         blocks,
-        PromptOrder(config.prefill.chunk_tokens, config.prefill.lanes),
-        BatchSize(decode.max_batch, decode.itl_budget_ms / 1000),
+        PromptOrder(limits.chunk_tokens, config.prefill.lanes),
+        BatchSize(limits.max_batch, decode.itl_budget_ms / 1000),
         block_size=config.kv.block_size,
         max_waiting=decode.max_waiting,
-        chunk_tokens=config.prefill.chunk_tokens,
-        identity=_cache_identity(config, engine),
+        chunk_tokens=limits.chunk_tokens,
+        identity=_cache_identity(config, model.engine),
         batching=make_batching(decode.batching, decode.window_ms / 1000),
     )
 
 
 def _new_decode_loop(
-    config: TandemConfig, scheduler: DecodeScheduler, worker: EngineWorker
+    config: TandemConfig, limits: LoopLimits, scheduler: DecodeScheduler, worker: EngineWorker
 ) -> DecodeLoop:
     decode = config.decode
-    budget = ItlBudget(decode.itl_budget_ms / 1000, decode.itl_factor)
-    return DecodeLoop(scheduler, worker, decode.max_batch + decode.max_waiting, budget)
+    budget = ItlBudget(decode.itl_budget_ms / 1000, limits.itl_factor)
+    return DecodeLoop(scheduler, worker, limits.max_batch + decode.max_waiting, budget)
 
 
 def _cache_identity(config: TandemConfig, engine: Engine) -> str | None:
@@ -233,7 +238,7 @@ def link_bytes(config: TandemConfig, device: str) -> int:
 
 
 def _load(
-    config: TandemConfig, device_share: int, timer: StartupTimer
+    config: TandemConfig, limits: LoopLimits, device_share: int, timer: StartupTimer
 ) -> tuple[Engine, Tokenizer, GrammarCompiler | None]:
     """The engine, the tokenizer and its compiler; blocks for as long as loading takes."""
     description = describe(config.model)
@@ -248,7 +253,8 @@ def _load(
             config.kv,
             config.model,
             device=device,
-            most_tokens=config.decode.max_batch * description.context_tokens,
+            most_tokens=limits.max_batch * description.context_tokens,
+            most_rows=limits.max_batch,
             share=device_share,
             link_bytes=link_bytes(config, device.type),
             timer=timer,

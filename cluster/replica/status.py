@@ -85,7 +85,7 @@ class ReplicaStatus:
         return before
 
     def _show(self, load: ReplicaLoad, role: ReplicaRole) -> None:
-        replica_metrics.show(load, role, self._id, self._config.decode.max_batch)
+        replica_metrics.show(load, role, self._id, self._parts.model.limits.max_batch)
         replica_metrics.show_start(self.start_s, role, self._id)
         pool, evictions = "prefill" if role == "prefill" else "decode", self._parts.blocks.evictions
         PREFIX_EVICTIONS.inc(evictions - self._evictions_counted, pool=pool)

@@ -53,7 +53,6 @@ def new_placement(config: TandemConfig) -> Placement:
     """The policy that picks replicas, with nothing learned yet."""
     return Placement(
         config.local_prefill_tokens,
-        config.decode.max_batch,
         overcommit=config.router.kv_overcommit,
         batch_slots=config.decode.batching == "continuous",
         batch_prompts=most_of(config.prefill.max_waiting, batch=True),

@@ -17,7 +17,7 @@ from functools import partial
 import torch
 
 from engine.kv.cache import KvCache
-from engine.model.packed_batch import PackedBatch, QuerySegment
+from engine.model.packed_batch import PackedBatch, QuerySegment, blocks_of
 from engine.types.sequence import Span
 
 log = logging.getLogger(__name__)
@@ -26,7 +26,14 @@ Tensor = torch.Tensor
 Step = Callable[[], Tensor]
 
 # Tuned: the batch sizes that are recorded; a step is padded to the next one.
-BUCKETS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128)
+BUCKETS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 256)
+MOST_ROWS = BUCKETS[-1]
+_NO_BLOCKS: list[int] = []
+
+
+def buckets_for(rows: int) -> tuple[int, ...]:
+    """The batch sizes for steps of up to that many rows; larger steps than the last run eagerly."""
+    return BUCKETS[: bisect.bisect_left(BUCKETS, rows) + 1]
 
 
 class StaticBatch:
@@ -48,7 +55,8 @@ class StaticBatch:
         self._device = tuple(t.clone() if device.type == "cpu" else t.to(device) for t in host)
         self._starts = torch.arange(rows + 1, dtype=torch.int32, device=device)
         self._last = torch.arange(rows, device=device)
-        self._tables_of: list[list[int]] = [[] for _ in range(rows)]
+        self._sampled = torch.zeros(rows, dtype=torch.long, device=device)
+        self._tables_of = [_NO_BLOCKS] * rows
         self._copied = torch.cuda.Event() if pinned else None
 
     def can_hold(self, spans: list[Span]) -> bool:
@@ -62,9 +70,11 @@ class StaticBatch:
         """The first rows as a batch; a computation of it reads what `fill` writes later."""
         (tokens, positions, slots), firsts, tables = self._device
         every = slice(0, rows)
+        # A negative number stands for the token that this row of the step before sampled.
+        known, rows_before = tokens[every], (-1 - tokens[every]).clamp(min=0)
         return PackedBatch(
             cache=self._cache,
-            tokens=tokens[every],
+            tokens=torch.where(known < 0, self._sampled[rows_before], known),
             positions=positions[every],
             slots=slots[every],
             last=self._last[every],
@@ -80,40 +90,48 @@ class StaticBatch:
         if self._copied is not None:
             # The host's buffers may still be read for the step before.
             self._copied.synchronize()
-        longs, firsts, _ = (t.numpy() for t in self._host)
-        size, count = self._cache.layout.block_size, len(spans)
-        positions = [span.start for span in spans]
-        longs[0, :count] = [span.sequence.tokens[span.start] for span in spans]
-        longs[1, :count] = positions
-        longs[2, :count] = [
-            s.sequence.blocks[s.start // size] * size + s.start % size for s in spans
-        ]
-        longs[:2, count:] = 0
-        longs[2, count:] = self._cache.scratch * size
-        firsts[:count] = positions
-        firsts[count:] = 0
+        count, size = len(spans), self._cache.layout.block_size
         self._fill_tables(spans)
+        (tokens, positions, slots), firsts, _ = (t.numpy() for t in self._host)
+        tokens[:count] = [
+            s.sequence.tokens[s.start] if s.follows is None else -1 - s.follows for s in spans
+        ]
+        positions[:count] = firsts[:count] = [span.start for span in spans]
+        # Not by an index of arrays: that lets other threads have Python's lock in between.
+        slots[:count] = [s.sequence.blocks[s.start // size] * size + s.start % size for s in spans]
+        tokens[count:] = positions[count:] = firsts[count:] = 0
+        slots[count:] = self._cache.scratch * size
         for here, there in zip(self._host[:2], self._device[:2], strict=True):
             there.copy_(here, non_blocking=True)
         if self._copied is not None:
             self._copied.record()
 
+    def keep(self, tokens: Tensor) -> None:
+        """Keep the tokens that were sampled of the first rows, for spans that follow them.
+
+        A row without a token gives token 0, so that no index is out of range.
+        """
+        self._sampled[: len(tokens)] = tokens.clamp(min=0)
+
     def _fill_tables(self, spans: list[Span]) -> None:
-        """Rewrite the rows whose tables changed, and copy the range that holds them."""
-        wanted = [span.sequence.blocks for span in spans]
-        wanted += [[] for _ in range(self._rows - len(spans))]
-        changed = [row for row, blocks in enumerate(wanted) if blocks != self._tables_of[row]]
+        """Rewrite the rows whose tables changed, and copy the range that holds them.
+
+        A sequence gets a new list with each new block, so its old list has the same blocks.
+        """
+        known, padding = self._tables_of, self._rows - len(spans)
+        wanted = [*[span.sequence.blocks for span in spans], *[_NO_BLOCKS] * padding]
+        changed = [row for row, blocks in enumerate(wanted) if blocks is not known[row]]
         if not changed:
             return
         host, device = self._host[2], self._device[2]
         table = host.numpy()
         for row in changed:
-            blocks = wanted[row]
+            blocks = blocks_of(spans[row].sequence) if row < len(spans) else ()
             table[row, : len(blocks)] = blocks
-            table[row, len(blocks) :] = self._cache.scratch
-            self._tables_of[row] = list(blocks)
-        span = slice(changed[0], changed[-1] + 1)
-        device[span].copy_(host[span], non_blocking=True)
+            table[row, len(blocks) : max(len(blocks), len(known[row]))] = self._cache.scratch
+        self._tables_of = wanted
+        rows = slice(changed[0], changed[-1] + 1)
+        device[rows].copy_(host[rows], non_blocking=True)
 
 
 class DecodeReplays:
@@ -152,6 +170,17 @@ class DecodeReplays:
         self._static.fill(spans)
         return step()[: len(spans)]
 
+    @property
+    def most_rows(self) -> int:
+        """The most rows of a step that surely has a recording."""
+        missing = [size for size in self._buckets if size not in self._recorded]
+        below = self._buckets[: self._buckets.index(missing[0])] if missing else self._buckets
+        return below[-1] if below else 0
+
+    def keep(self, tokens: Tensor) -> None:
+        """Keep the sampled tokens [rows] of the last step, for spans that follow its rows."""
+        self._static.keep(tokens)
+
     def pieces(self) -> Iterator[None]:
         """Record size after size, the largest first: the smaller ones use its memory.
 
@@ -169,7 +198,7 @@ class DecodeReplays:
             yield
 
     def _step(self, rows: int) -> Tensor:
-        # A new batch each time: its masks must be made from the filled buffers.
+        # A new batch each time: its tokens and masks must be made from the filled buffers.
         return self._forward(self._static.packed(rows))
 
 

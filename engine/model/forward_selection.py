@@ -16,7 +16,7 @@ from engine.kv.cache import KvCache
 from engine.memory.device_memory import DeviceMemory
 from engine.memory.recordings import recordings_bytes
 from engine.model import fused_phi as compact_phi
-from engine.model.cuda_graphs import BUCKETS, CudaGraphs, DecodeReplays
+from engine.model.cuda_graphs import MOST_ROWS, CudaGraphs, DecodeReplays, buckets_for
 from engine.model.fused_forward import CompactRunner
 from engine.model.fused_weights import FAMILIES, Decoder, read
 from engine.model.layers_cpu import CpuLayers, why_not
@@ -77,18 +77,23 @@ class CpuOperations:
 
 @dataclass(frozen=True, slots=True)
 class RecordedSteps:
-    """Decode steps as CUDA graphs, and compiled kernels, for contexts of that many tokens."""
+    """Decode steps as CUDA graphs, and compiled kernels, for contexts of that many tokens.
+
+    Steps of up to `most_rows` sequences are recorded.
+    """
 
     runner: CompactRunner
     context_tokens: int
+    most_rows: int
     stalls: ClassVar[bool] = True
 
     @torch.inference_mode()
     def reserve(self, cache: KvCache, memory: DeviceMemory) -> Mapping[str, int]:
         """See Improvement: computes a long prompt, and records the largest and smallest step."""
         prompt = memory.peak_of(lambda: compute_longest(self.runner, cache, self.context_tokens))
-        ends = (BUCKETS[0], BUCKETS[-1])
-        trial = recordings_bytes(self._replays(cache, ends).pieces(), len(BUCKETS), memory)
+        buckets = buckets_for(self.most_rows)
+        ends = (buckets[0], buckets[-1])
+        trial = recordings_bytes(self._replays(cache, ends).pieces(), len(buckets), memory)
         return {"a long prompt": prompt, "recorded steps": trial}
 
     def prepare(self) -> str | None:
@@ -98,7 +103,7 @@ class RecordedSteps:
     def pieces(self, cache: KvCache) -> Iterator[None]:
         """See Improvement: a kind of prompt or a batch size a piece."""
         yield from compute_once(self.runner, cache, self.context_tokens)
-        self.runner.replays = self._replays(cache, BUCKETS)
+        self.runner.replays = self._replays(cache, buckets_for(self.most_rows))
         yield from self.runner.replays.pieces()
 
     def _replays(self, cache: KvCache, buckets: tuple[int, ...]) -> DecodeReplays:
@@ -113,10 +118,15 @@ class RecordedSteps:
 
 
 def choose_runner(
-    description: ModelDescription, model: Any, block_size: int, config: ModelConfig
+    description: ModelDescription,
+    model: Any,
+    block_size: int,
+    config: ModelConfig,
+    most_rows: int = MOST_ROWS,
 ) -> tuple[Runner, Improvement | None]:
     """The runner, and the change that will make it faster. The compact runner empties the module.
 
+    Steps of up to `most_rows` sequences are recorded where the device can.
     UnsupportedModel where the configuration names a forward or operations that cannot be used.
     """
     reason = _why_not_compact(description, model)
@@ -133,7 +143,7 @@ def choose_runner(
     if config.operations == "torch":
         return CompactRunner(decoder, TorchOps(decoder)), None
     if decoder.embedding.is_cuda or config.operations in ("triton", "flashinfer"):
-        return _choose_on_cuda(decoder, description.context_tokens, config.operations)
+        return _choose_on_cuda(decoder, description.context_tokens, config.operations, most_rows)
     reason = _why_not_cpu(decoder, block_size)
     wanted = config.operations == "cpp"
     if reason is None and (wanted or kernels.is_built()):
@@ -157,7 +167,7 @@ def _why_not_compact(description: ModelDescription, model: Any) -> str | None:
 
 
 def _choose_on_cuda(
-    decoder: Decoder, context_tokens: int, operations: OperationsName
+    decoder: Decoder, context_tokens: int, operations: OperationsName, most_rows: int
 ) -> tuple[Runner, Improvement | None]:
     """Triton's operations where they can be used, else torch's, unless others are configured."""
     weights = decoder.embedding
@@ -167,7 +177,8 @@ def _choose_on_cuda(
     if reason is None:
         ops = TritonOps(decoder, attention_named(operations, weights.device))
         runner = CompactRunner(decoder, ops)
-        return runner, RecordedSteps(runner, context_tokens) if ops.recordable else None
+        recorded = RecordedSteps(runner, context_tokens, most_rows)
+        return runner, recorded if ops.recordable else None
     if operations != "auto":
         raise UnsupportedModel(f"model.operations: {operations}: {reason}")
     log.info("torch operations: %s", reason)

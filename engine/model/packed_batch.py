@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from engine.cpu.core_sharing import Beside
+from engine.kv.block_table import BlockTable
 from engine.kv.cache import KvCache
-from engine.types.sequence import Span
+from engine.types.sequence import Sequence, Span
+
+Array = npt.NDArray[Any]
+
+_DTYPES = {"int64": torch.long, "int32": torch.int32}
+# A bound: kernels take wider loads from pointers that are aligned to so many bytes.
+_ALIGNED = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,55 +90,84 @@ def pack(spans: list[Span], cache: KvCache) -> PackedBatch:
     """
     order = sorted(range(len(spans)), key=lambda index: spans[index].count > 1)
     packed = [spans[index] for index in order]
-    starts = [0]
-    for span in packed:
-        starts.append(starts[-1] + span.count)
-    widths = [cache.layout.blocks_for(span.start + span.count) for span in packed]
-    device = cache.device
+    size = cache.layout.block_size
+    counts, begins, samples = np.array([(s.count, s.start, s.samples) for s in packed]).T
+    ends = counts.cumsum()
+    widths = -(-(begins + counts) // size)
+    table = tables_of(packed, int(widths.max()), cache.scratch)
+    row, position = np.arange(len(packed)), begins
+    if ends[-1] > len(packed):
+        row = row.repeat(counts)
+        position = np.arange(ends[-1]) + (begins + counts - ends)[row]
+    arrays = (
+        np.array([token for span in packed for token in _tokens(span)], np.int64),
+        position,
+        table[row, position // size].astype(np.int64) * size + position % size,
+        ends[samples > 0] - 1,
+        np.array([0, *ends.tolist()], np.int32),
+        begins.astype(np.int32),
+        table,
+    )
+    here = cache.device.type == "cpu"
+    there = [*map(torch.from_numpy, arrays)] if here else by_one_copy(arrays, cache.device)
+    tokens, positions, slots, last, starts, firsts, tables = there
     return PackedBatch(
         cache=cache,
-        tokens=_tensor([token for span in packed for token in _tokens(span)], device),
-        positions=_tensor([p for span in packed for p in _positions(span)], device),
-        slots=_tensor([s for span in packed for s in _slots(span, cache)], device),
-        last=_tensor([e - 1 for s, e in zip(packed, starts[1:], strict=True) if s.samples], device),
-        starts=_tensor(starts, device, torch.int32),
-        firsts=_tensor([span.start for span in packed], device, torch.int32),
-        tables=_tensor(_tables(packed, max(widths), cache.scratch), device, torch.int32),
-        segments=tuple(_segments(packed, starts, widths)),
+        tokens=tokens,
+        positions=positions,
+        slots=slots,
+        last=last,
+        starts=starts,
+        firsts=firsts,
+        tables=tables,
+        segments=tuple(_segments(counts.tolist(), ends.tolist(), widths.tolist())),
         order=tuple(order),
-        scored=any(len(span.scored) > 0 for span in spans),
+        scored=any(s.sequence.scoring is not None and len(s.scored) > 0 for s in packed),
     )
 
 
-def _segments(packed: list[Span], starts: list[int], widths: list[int]) -> Iterable[QuerySegment]:
-    singles = sum(span.count == 1 for span in packed)
+def tables_of(spans: list[Span], width: int, padding: int) -> Array:
+    """The leading `width` blocks of each span's sequence, int32 [spans, width]."""
+    # Padding is read too, with weight 0: a NaN in another block, times 0, would still be a NaN.
+    tables = np.full((len(spans), width), padding, np.int32)
+    for row, span in enumerate(spans):
+        blocks = blocks_of(span.sequence)[:width]
+        tables[row, : len(blocks)] = blocks
+    return tables
+
+
+def blocks_of(sequence: Sequence) -> Array:
+    """The block numbers of a sequence, int32 [blocks]; to be read alone."""
+    if sequence.table is None:
+        sequence.table = BlockTable()
+    return sequence.table.of(sequence.blocks)
+
+
+def by_one_copy(arrays: tuple[Array, ...], device: torch.device) -> list[torch.Tensor]:
+    """The arrays as tensors on a device, brought there by one copy.
+
+    Each begins at an address that is aligned as an allocation is: kernels are compiled for it.
+    """
+    ends = list(accumulate(-(-array.nbytes // _ALIGNED) * _ALIGNED for array in arrays))
+    host = torch.empty(ends[-1], dtype=torch.uint8, pin_memory=device.type == "cuda")
+    parts = list(zip(arrays, [0, *ends], strict=False))
+    for array, at in parts:
+        host.numpy()[at : at + array.nbytes] = array.reshape(-1).view(np.uint8)
+    there = host.to(device, non_blocking=True)
+    return [
+        there[at : at + array.nbytes].view(_DTYPES[array.dtype.name]).view(array.shape)
+        for array, at in parts
+    ]
+
+
+def _segments(counts: list[int], ends: list[int], widths: list[int]) -> Iterable[QuerySegment]:
+    singles = sum(count == 1 for count in counts)
     if singles:
         yield QuerySegment(slice(0, singles), slice(0, singles), 1, max(widths[:singles]))
-    for index in range(singles, len(packed)):
-        rows = slice(starts[index], starts[index + 1])
-        yield QuerySegment(slice(index, index + 1), rows, packed[index].count, widths[index])
-
-
-def _tables(packed: list[Span], width: int, padding: int) -> list[list[int]]:
-    # Padding is read too, with weight 0: a NaN in another block, times 0, would still be a NaN.
-    rows = (span.sequence.blocks[:width] for span in packed)
-    return [[*row, *([padding] * (width - len(row)))] for row in rows]
+    for index in range(singles, len(counts)):
+        rows = slice(ends[index] - counts[index], ends[index])
+        yield QuerySegment(slice(index, index + 1), rows, counts[index], widths[index])
 
 
 def _tokens(span: Span) -> list[int]:
     return span.sequence.tokens[span.start : span.start + span.count]
-
-
-def _positions(span: Span) -> range:
-    return range(span.start, span.start + span.count)
-
-
-def _slots(span: Span, cache: KvCache) -> Iterable[int]:
-    blocks, size = span.sequence.blocks, cache.layout.block_size
-    return (blocks[p // size] * size + p % size for p in _positions(span))
-
-
-def _tensor(
-    values: list[int] | list[list[int]], device: torch.device, dtype: torch.dtype = torch.long
-) -> torch.Tensor:
-    return torch.tensor(values, dtype=dtype, device=device)

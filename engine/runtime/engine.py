@@ -15,6 +15,7 @@ from engine.errors import Internal
 from engine.grammar.masks import MaskMaker
 from engine.kv.cache import KvCache
 from engine.kv.memory import block_bytes
+from engine.model.cuda_graphs import MOST_ROWS
 from engine.model.forward_selection import Improvement, choose_runner
 from engine.model.loading import load_weights
 from engine.model.runner import Runner
@@ -22,6 +23,8 @@ from engine.model.self_check import check_runner, check_tokens, probe_layout, re
 from engine.model_description import ModelDescription
 from engine.runtime.forward_pass import Pass
 from engine.runtime.pool_size import pool_blocks, reserved_bytes
+from engine.sampling.drawn_tokens import DrawnTokens
+from engine.sampling.sampler import draw
 from engine.startup_timer import StartupTimer
 from engine.types.sequence import Outcome, Span
 from engine.types.urgency import Urgency
@@ -66,14 +69,16 @@ class Engine:
         *,
         device: torch.device | None = None,
         most_tokens: int,
+        most_rows: int = MOST_ROWS,
         share: int = 1,
         link_bytes: int = 0,
         timer: StartupTimer | None = None,
     ) -> Engine:
         """Load weights, learn the KV shape, size the pool and check attention against eager.
 
-        `most_tokens` bounds the pool, because a replica can use no more. `share` replicas share
-        the device's memory. `link_bytes` of a GPU are for links. `timer` times the stages.
+        `most_tokens` bounds the pool, because a replica can use no more. Steps of up to `most_rows`
+        sequences are recorded where the device can. `share` replicas share the device's memory.
+        `link_bytes` of a GPU are for links. `timer` times the stages.
         """
         device = device or best_device()
         timer = timer or StartupTimer()
@@ -84,7 +89,7 @@ class Engine:
         expected = reference_logits(model, check_tokens(description))
         timer.ended("reference")
         config = config or ModelConfig()
-        runner, improvement = choose_runner(description, model, kv.block_size, config)
+        runner, improvement = choose_runner(description, model, kv.block_size, config, most_rows)
         timer.ended("operations")
         check_runner(description, runner, layout, device, expected)
         timer.ended("check")
@@ -119,6 +124,27 @@ class Engine:
         if results is None:
             raise Internal("a pass without a limit was cut")
         return results
+
+    @property
+    def rows_ahead(self) -> int:
+        """The most rows of a step that `launch` takes; 0: it takes none, as on a CPU."""
+        replays = self.runner.replays
+        return 0 if replays is None else replays.most_rows
+
+    @torch.inference_mode()
+    def launch(self, spans: list[Span]) -> DrawnTokens:
+        """Launch a decode step of at most `rows_ahead` spans, and wait for nothing.
+
+        A span may follow a row of the step that was launched before. Each sequence `may_follow`.
+        """
+        replays = self.runner.replays
+        logits = None if replays is None else replays.logits(spans)
+        if replays is None or logits is None:
+            raise Internal(f"a step of {len(spans)} has no recording")
+        ends = [span.start + span.count for span in spans]
+        drawn = draw(logits, [span.sequence for span in spans], ends)
+        replays.keep(drawn.tokens)
+        return drawn
 
     def begin(self, spans: list[Span], stored: Callable[[], None] | None = None) -> Pass:
         """Begin what `forward` computes, as a pass in slices of layers.

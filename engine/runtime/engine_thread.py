@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable
@@ -13,6 +14,7 @@ from typing import Protocol, TypeVar
 from engine.device import best_device
 from engine.kv.block_pool import BlockPool
 from engine.runtime.step_deadline import StepDeadline
+from engine.runtime.step_launch import Launched, StepLaunch
 from engine.types.sequence import Outcome, Span
 from engine.types.urgency import Urgency
 
@@ -24,6 +26,9 @@ _STEP_TIMEOUT_S = 30.0
 # Tuned: an engine uses all cores, but event loops, which refuse in time, go first. At 19 the served
 # requests of an overloaded host come late instead.
 _NICENESS = 10
+# Tuned: on a GPU the thread that launches gets Python's lock after so long from a busy event loop.
+# The usual 5 ms are a whole step.
+_SWITCH_S = 0.0005
 
 
 class Slices(Protocol):
@@ -47,6 +52,15 @@ class Slices(Protocol):
 
 class Steps(Protocol):
     """Computes spans: the engine, or a stand-in for it in tests."""
+
+    @property
+    def rows_ahead(self) -> int:
+        """See `Engine.rows_ahead`."""
+        ...
+
+    def launch(self, spans: list[Span]) -> Launched:
+        """Launch a step and wait for nothing; see `Engine.launch`."""
+        ...
 
     def forward(self, spans: list[Span]) -> list[Outcome]:
         """Compute the spans; see `Engine.forward`."""
@@ -88,15 +102,18 @@ def engine_thread() -> ThreadPoolExecutor:
 
     There is one thread, because each computing thread keeps a pool of OpenMP threads. If these are
     more than the cores, they sleep between operations instead of spinning, which halves the speed.
-    On a CPU the thread and its OpenMP threads have a lower priority than the event loop.
+    On a CPU the thread and its OpenMP threads have a lower priority than the event loop. On a GPU
+    the thread launches work, and the event loop gives way to it.
     """
-    return ThreadPoolExecutor(1, thread_name_prefix="engine", initializer=_give_way)
+    return ThreadPoolExecutor(1, thread_name_prefix="engine", initializer=_set_priority)
 
 
-def _give_way() -> None:
-    if best_device().type == "cpu":
-        own = threading.get_native_id()
-        os.setpriority(os.PRIO_PROCESS, own, os.getpriority(os.PRIO_PROCESS, own) + _NICENESS)
+def _set_priority() -> None:
+    if best_device().type != "cpu":
+        sys.setswitchinterval(_SWITCH_S)
+        return
+    own = threading.get_native_id()
+    os.setpriority(os.PRIO_PROCESS, own, os.getpriority(os.PRIO_PROCESS, own) + _NICENESS)
 
 
 class EngineWorker:
@@ -116,6 +133,21 @@ class EngineWorker:
     def step(self, spans: list[Span]) -> Awaitable[list[Outcome]]:
         """Compute the spans, from now on. A step goes on even if its caller is cancelled."""
         return self._run(lambda: self._engine.forward(spans))
+
+    @property
+    def rows_ahead(self) -> int:
+        """The most rows of a step that may be launched behind a step without results; 0: none."""
+        return self._engine.rows_ahead
+
+    def launch(self, spans: list[Span]) -> StepLaunch:
+        """Launch a step, behind what was launched before."""
+        launch = StepLaunch(lambda: self._engine.launch(spans))
+        self._thread.submit(launch.begin)
+        return launch
+
+    def results(self, launch: StepLaunch) -> Awaitable[list[Outcome]]:
+        """Wait for a launched step. What is launched before this call is launched before it."""
+        return self._run(launch.outcomes)
 
     def begin(self, spans: list[Span], stored: Callable[[], None] | None = None) -> Slices:
         """Begin a pass to `advance`, with other steps between its slices.
@@ -160,7 +192,7 @@ class EngineWorker:
 
         The preparation, for example compiling, has the priority of the engine's thread.
         """
-        thread = ThreadPoolExecutor(1, thread_name_prefix="improvement", initializer=_give_way)
+        thread = ThreadPoolExecutor(1, thread_name_prefix="improvement", initializer=_set_priority)
         try:
             loop = asyncio.get_running_loop()
             prepared = await loop.run_in_executor(thread, self._engine.prepare_improvement)

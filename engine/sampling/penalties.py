@@ -6,18 +6,7 @@ from array import array
 
 import torch
 
-from engine.types.sampling_params import SamplingParams
 from engine.types.sequence import Sequence
-
-
-def edits_logits(sampling: SamplingParams) -> bool:
-    """Whether the request has penalties or biases."""
-    return (
-        sampling.repetition_penalty != 1.0
-        or sampling.presence_penalty != 0.0
-        or sampling.frequency_penalty != 0.0
-        or bool(sampling.logit_bias)
-    )
 
 
 def edit_logits(scores: torch.Tensor, sequences: list[Sequence]) -> None:

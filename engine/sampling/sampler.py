@@ -21,25 +21,34 @@ import torch
 from engine.errors import Internal, TandemError
 from engine.grammar.masks import TokenMasks
 from engine.sampling.counter_rng import uniform
+from engine.sampling.drawn_tokens import NO_TOKEN, DrawnLogprobs, DrawnTokens
 from engine.sampling.filters import filters, keep_likely
-from engine.sampling.penalties import edit_logits, edits_logits
+from engine.sampling.penalties import edit_logits
 from engine.types.sequence import SampledToken, Sequence
 
-# On the device alone: the token of a row without a distribution.
-_BAD = -1
 # Tuned: on a CPU the system takes larger temporaries back and faults them in again at every step,
 # which costs more than the arithmetic.
 _CPU_NUMBERS = 2**20
 
 
-@torch.no_grad()
 def sample(
     logits: torch.Tensor, sequences: list[Sequence], masks: TokenMasks | None = None
 ) -> list[SampledToken | TandemError]:
-    """Choose the next token of each sequence.
+    """Choose the next token of each sequence, behind its tokens so far; see `draw`."""
+    return draw(logits, sequences, [len(one.tokens) for one in sequences], masks).read()
+
+
+@torch.no_grad()
+def draw(
+    logits: torch.Tensor,
+    sequences: list[Sequence],
+    lengths: list[int],
+    masks: TokenMasks | None = None,
+) -> DrawnTokens:
+    """Choose the next token of each sequence, on the device.
 
     `logits` is [rows, vocabulary] of any float dtype and stays as it is; row i belongs to
-    sequences[i], and its token gets the absolute position len(tokens). Log-probabilities are of
+    sequences[i], and its token gets the absolute position lengths[i]. Log-probabilities are of
     the model's own logits, in float32, for rows that request them. A row whose best logit is NaN or
     infinite gets an Internal instead, so that it fails alone. `masks` has those of the sequences
     that follow a grammar.
@@ -47,24 +56,20 @@ def sample(
     if logits.dim() != 2 or logits.shape[0] != len(sequences):
         raise Internal(f"logits of shape {tuple(logits.shape)} for {len(sequences)} sequences")
     if not sequences:
-        return []
+        return DrawnTokens(torch.empty(0, dtype=torch.long), None, {})
     order: list[int] = []
     parts: list[torch.Tensor] = []
     for rows in _groups(logits, sequences, masks):
         members = [sequences[row] for row in rows]
         order += rows
         scores = logits if len(rows) == len(sequences) else logits[rows]
-        parts.append(_choose(scores, members, masks))
-    tokens = [0] * len(sequences)
-    for row, token in zip(order, torch.cat(parts).tolist(), strict=True):
-        tokens[row] = token
-    chosen: list[SampledToken | TandemError] = [*_with_logprobs(logits, sequences, tokens)]
-    for row, token in enumerate(tokens):
-        if token == _BAD:
-            chosen[row] = Internal("the model's logits are NaN or infinite")
-    for owner, fault in ({} if masks is None else masks.faults).items():
-        chosen[next(row for row, one in enumerate(sequences) if one.owner == owner)] = fault
-    return chosen
+        parts.append(_choose(scores, members, [lengths[row] for row in rows], masks))
+    tokens = torch.cat(parts)
+    if len(parts) > 1 and order != sorted(order):
+        tokens = torch.empty_like(tokens).index_copy_(0, _there(order, tokens), tokens)
+    faults = {} if masks is None else masks.faults
+    failed = {row: faults[one.owner] for row, one in enumerate(sequences) if one.owner in faults}
+    return DrawnTokens(tokens, _logprobs(logits, sequences, tokens), failed)
 
 
 def _groups(
@@ -76,7 +81,7 @@ def _groups(
         sampling = sequence.sampling
         drawn = not sampling.greedy
         guided = masks is not None and sequence.owner in masks.rows
-        kinds[drawn, drawn and filters(sampling), edits_logits(sampling), guided].append(row)
+        kinds[drawn, drawn and filters(sampling), sampling.edits_logits, guided].append(row)
     groups = []
     for (drawn, _, edited, guided), rows in kinds.items():
         step = len(rows)
@@ -87,12 +92,12 @@ def _groups(
 
 
 def _choose(
-    scores: torch.Tensor, sequences: list[Sequence], masks: TokenMasks | None
+    scores: torch.Tensor, sequences: list[Sequence], lengths: list[int], masks: TokenMasks | None
 ) -> torch.Tensor:
     """The tokens of one group's rows, int64 [rows]."""
     sampling = sequences[0].sampling
     guided = masks is not None and sequences[0].owner in masks.rows
-    own = edits_logits(sampling) or (guided and not sampling.greedy)
+    own = sampling.edits_logits or (guided and not sampling.greedy)
     if own:
         scores = scores.to(torch.float32, copy=True)
         edit_logits(scores, sequences)
@@ -102,20 +107,20 @@ def _choose(
         fill = scores.masked_fill_ if own else scores.masked_fill
         scores = fill(banned, -torch.inf)
     if not sampling.greedy:
-        return _draw(scores.float(), sequences, filtered=filters(sampling))
+        return _draw(scores.float(), sequences, lengths, filtered=filters(sampling))
     # Not argmax, which is six times slower in bfloat16 on a CPU.
     best, tokens = scores.max(dim=-1)
-    return torch.where(best.isfinite(), tokens, _BAD)
+    return torch.where(best.isfinite(), tokens, NO_TOKEN)
 
 
-def _draw(scores: torch.Tensor, sequences: list[Sequence], *, filtered: bool) -> torch.Tensor:
+def _draw(
+    scores: torch.Tensor, sequences: list[Sequence], lengths: list[int], *, filtered: bool
+) -> torch.Tensor:
     """A token of each row by inverse CDF, int64 [rows]; `scores` is float32."""
     params = [sequence.sampling for sequence in sequences]
-    table = torch.tensor(
-        [(s.sampling.temperature, _uniform(s)) for s in sequences],
-        dtype=torch.float64,
-        device=scores.device,
-    )
+    drawn = zip(sequences, lengths, strict=True)
+    numbers = [(one.sampling.temperature, _uniform(one, length)) for one, length in drawn]
+    table = _there(numbers, scores, torch.float64)
     temperature, noise = (column.unsqueeze(1) for column in table.unbind(1))
     best = scores.amax(dim=-1, keepdim=True)
     ids = None
@@ -131,29 +136,35 @@ def _draw(scores: torch.Tensor, sequences: list[Sequence], *, filtered: bool) ->
     # Only a row without a distribution has no such edge.
     columns.clamp_(max=edges.shape[-1] - 1)
     tokens = columns if ids is None else ids.gather(1, columns)
-    return torch.where(total.isfinite() & (total > 0), tokens, _BAD).squeeze(1)
+    return torch.where(total.isfinite() & (total > 0), tokens, NO_TOKEN).squeeze(1)
 
 
-def _uniform(sequence: Sequence) -> float:
+def _uniform(sequence: Sequence, position: int) -> float:
     if sequence.sampling.seed is None:
         raise Internal(f"{sequence.owner} came to the sampler without a seed")
-    return uniform(sequence.sampling.seed, sequence.choice, len(sequence.tokens))
+    return uniform(sequence.sampling.seed, sequence.choice, position)
 
 
-def _with_logprobs(
-    logits: torch.Tensor, sequences: list[Sequence], tokens: list[int]
-) -> list[SampledToken]:
-    sampled = [SampledToken(token) for token in tokens]
+def _logprobs(
+    logits: torch.Tensor, sequences: list[Sequence], tokens: torch.Tensor
+) -> DrawnLogprobs | None:
     requested = {r: k for r, s in enumerate(sequences) if (k := s.sampling.logprobs) is not None}
-    if requested:
-        rows = list(requested)
-        table = logits[rows].float().log_softmax(dim=-1)
-        # A row without a distribution has no token to look up; its value is not used.
-        drawn = torch.tensor([max(0, tokens[row]) for row in rows], device=logits.device)
-        chosen = table.gather(1, drawn.unsqueeze(1)).squeeze(1).tolist()
-        best = table.topk(min(max(requested.values()), table.shape[-1]), dim=-1)
-        values, ids = best.values.tolist(), best.indices.tolist()
-        for index, (row, k) in enumerate(requested.items()):
-            top = tuple(zip(ids[index][:k], values[index][:k], strict=True))
-            sampled[row] = SampledToken(tokens[row], chosen[index], top)
-    return sampled
+    if not requested:
+        return None
+    rows = _there(list(requested), logits)
+    table = logits[rows].float().log_softmax(dim=-1)
+    # A row without a distribution has no token to look up; its value is not used.
+    chosen = table.gather(1, tokens[rows].clamp(min=0).unsqueeze(1)).squeeze(1)
+    best = table.topk(min(max(requested.values()), table.shape[-1]), dim=-1)
+    return DrawnLogprobs(requested, chosen, best.values, best.indices)
+
+
+def _there(
+    values: list[int] | list[tuple[float, float]],
+    like: torch.Tensor,
+    dtype: torch.dtype = torch.long,
+) -> torch.Tensor:
+    """Values on the device of another tensor, without a wait for the kernels launched so far."""
+    if not like.is_cuda:
+        return torch.tensor(values, dtype=dtype)
+    return torch.tensor(values, dtype=dtype, pin_memory=True).to(like.device, non_blocking=True)

@@ -61,6 +61,10 @@ class PassScheduler(ABC):
         self._prompts.end(spans, computed=computed)
         for span in spans:
             owner = span.sequence.owner
-            if owner in self._leaving:
+            if owner in self._leaving and not self._is_in_use(owner):
                 self._leaving.discard(owner)
                 self.pool.release(owner)
+
+    @abstractmethod
+    def _is_in_use(self, owner: str) -> bool:
+        """Whether another step or pass still writes to the owner's blocks."""

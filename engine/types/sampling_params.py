@@ -59,6 +59,16 @@ class SamplingParams:
         """Whether the best token is taken, without noise."""
         return self.temperature == 0.0
 
+    @property
+    def edits_logits(self) -> bool:
+        """Whether the request has penalties or biases."""
+        return (
+            self.repetition_penalty != 1.0
+            or self.presence_penalty != 0.0
+            or self.frequency_penalty != 0.0
+            or bool(self.logit_bias)
+        )
+
     def check(self, vocabulary: int) -> None:
         """Raise InvalidRequest, naming the field, unless every value is in its range."""
         _between("temperature", self.temperature, 0.0, 100.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from engine.errors import TandemError
 from engine.kv.prefix_digest import DEFAULT_TENANT, Chain
@@ -14,6 +15,9 @@ from engine.types.scores import Scores, Scoring
 from engine.types.urgency import Urgency
 from tandem_client.events import FinishReason as FinishReason
 from tandem_client.events import SampledToken as SampledToken
+
+if TYPE_CHECKING:
+    from engine.kv.block_table import BlockTable
 
 
 @dataclass(slots=True)
@@ -32,6 +36,7 @@ class Sequence:
     - `request_id`: for logs.
     - `scoring`: requests the log-probabilities of the prompt's own tokens.
     - `matcher`: the state of the grammar in `sampling`; set before the sequence is computed.
+    - `table`: converts `blocks` to an array; the engine makes it.
     """
 
     owner: str
@@ -52,6 +57,7 @@ class Sequence:
     request_id: str = ""
     scoring: Scoring | None = None
     matcher: TokenMatcher | None = None
+    table: BlockTable | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
     def pressed(self) -> bool:
@@ -78,19 +84,33 @@ class Sequence:
         """The number of tokens without KV."""
         return len(self.tokens) - self.computed
 
+    @property
+    def may_follow(self) -> bool:
+        """Whether a token can be sampled before the token ahead of it is known on the host.
+
+        Grammars and penalties need all tokens there.
+        """
+        return self.matcher is None and not self.sampling.edits_logits
+
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Consecutive tokens of a sequence to compute in one step: `count` from `start` on."""
+    """Consecutive tokens of a sequence to compute in one step: `count` from `start` on.
+
+    `follows`: the span is the token that this row of the step before samples, and the sequence does
+    not have it yet.
+    """
 
     sequence: Sequence
     start: int
     count: int
+    follows: int | None = None
 
     @property
     def samples(self) -> bool:
         """Whether this span reaches the sequence's end, so that a next token is sampled."""
-        return self.start + self.count == len(self.sequence.tokens)
+        end = self.start + self.count
+        return self.follows is not None or end == len(self.sequence.tokens)
 
     @property
     def scored(self) -> range:

@@ -63,6 +63,7 @@ class PaperEngine:
 
     urgency = Urgency.NONE
     shared_cores = "host"
+    rows_ahead = 0
 
     def yield_cores(self):
         self.yields += 1

@@ -115,7 +115,7 @@ async def test_a_missing_replica_is_reported_at_once_and_while_waiting(queue, po
 
 async def test_a_prompt_that_decode_has_cached_waits_for_no_one_at_prefill(pools, placement):
     """It is computed elsewhere than those that wait."""
-    placement = Placement(256, 64, costs=placement.costs)
+    placement = Placement(256, costs=placement.costs)
     queue = AdmissionQueue(pools, placement, max_waiting=9)
     running = (await queue.enter(request(5000)))[0]
     waiting = enter(queue, 4000)

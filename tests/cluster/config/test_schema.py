@@ -117,6 +117,15 @@ def test_the_first_endpoint_is_the_default_one() -> None:
             "t.yaml: kv.warm_prefixes need prefix_cache: true",
         ),
         ({"decode": {"max_batch": 0}}, "t.yaml: decode.max_batch must be at least 1"),
+        (
+            {"decode": {"max_batch": "many"}},
+            "t.yaml: decode.max_batch: expected an integer or 'auto', not 'many'",
+        ),
+        (
+            {"decode": {"itl_factor": True}},
+            "t.yaml: decode.itl_factor: expected a number or 'auto', not True",
+        ),
+        ({"prefill": {"chunk_tokens": 0}}, "t.yaml: prefill.chunk_tokens must be at least 1"),
         ({"endpoints": {}}, "t.yaml: endpoints must name at least one endpoint"),
         (
             {"model": {"dtype": "int8"}},

@@ -15,7 +15,7 @@ from protos.wire.secret import made
 
 
 def test_the_same_settings_have_the_same_version_however_they_were_written() -> None:
-    written = parse_config({"kv": {"block_size": 16}, "decode": {"max_batch": 64}})
+    written = parse_config({"kv": {"block_size": 16}, "decode": {"max_waiting": 256}})
     version = config_version(written)
     assert version == config_version(parse_config({}))
     assert len(version) == 8

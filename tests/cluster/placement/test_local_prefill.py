@@ -24,8 +24,8 @@ def test_a_chat_is_continued_where_most_of_it_is_cached(
     local_prefill_tokens, prompt, on_prefill, running, local
 ):
     pool = [replica("p0", "prefill")]
-    decode = [replica("d0", "decode"), replica("d1", "decode", running=running)]
-    placement = Placement(local_prefill_tokens, decode_batch=8)
+    decode = [replica("d0", "decode"), replica("d1", "decode", running=running, batch_limit=8)]
+    placement = Placement(local_prefill_tokens)
     digests = [bytes([number]) for number in range(5)]
     placement.learn(decode[1], digests[:4])
     placement.learn(pool[0], digests[:on_prefill])
@@ -44,7 +44,7 @@ def test_a_chat_is_continued_where_most_of_it_is_cached(
 def test_decode_computes_short_prompts_on_a_device_of_its_own(devices, local):
     prefill = replace(replica("p0", "prefill"), device=devices[0])
     decode = replace(replica("d0", "decode"), device=devices[1])
-    placement = Placement(local_prefill_tokens=256, decode_batch=8)
+    placement = Placement(local_prefill_tokens=256)
     for record in (prefill, decode):
         for second in range(-20, 0):
             placement.costs.prefill(record.id).learn(300, 0, 0.3, float(second))
@@ -137,7 +137,7 @@ def sharing(running):
     """A placement, a prefill and a decode replica with one device, at some speed."""
     prefill = replace(replica("p0", "prefill"), device="cores")
     decode = replace(replica("d0", "decode", running=running), device="cores")
-    placement = Placement(local_prefill_tokens=256, decode_batch=8)
+    placement = Placement(local_prefill_tokens=256)
     for record in (prefill, decode):
         for second in range(-20, 0):
             placement.costs.prefill(record.id).learn(300, 0, 0.3, float(second))
@@ -148,7 +148,7 @@ def test_decode_computes_nothing_beside_a_prefill_replica_that_is_not_the_best()
     """It would slow that one."""
     prefill = [replace(replica(f"p{n}", "prefill"), device=f"cores-{n}") for n in (0, 1)]
     decode = replace(replica("d0", "decode"), device="cores-1")
-    placement = Placement(local_prefill_tokens=256, decode_batch=8)
+    placement = Placement(local_prefill_tokens=256)
     for record in (*prefill, decode):
         for second in range(-20, 0):
             placement.costs.prefill(record.id).learn(300, 0, 0.3, float(second))

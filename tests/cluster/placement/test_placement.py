@@ -143,7 +143,7 @@ VERSIONS = st.lists(st.sampled_from("abc"), min_size=1, max_size=6)
 def test_kv_never_goes_from_one_version_to_another(first, second, tokens):
     prefill = [of(version, f"p{place}", "prefill") for place, version in enumerate(first)]
     decode = [of(version, f"d{place}", "decode") for place, version in enumerate(second)]
-    placement = Placement(local_prefill_tokens=20, decode_batch=4)
+    placement = Placement(local_prefill_tokens=20)
     for _ in range(8):
         if not set(first) & set(second):
             with pytest.raises(Unavailable, match="same weights"):

@@ -33,7 +33,7 @@ def test_a_prompt_goes_where_its_answer_has_a_slot_though_it_is_slower_there():
 def test_what_decode_has_cached_is_not_computed_where_its_answer_has_no_capacity(load):
     prefill = [replica("p0", "prefill")]
     decode = [replica("d0", "decode", **load), replica("d1", "decode", batch_limit=8)]
-    placement = Placement(local_prefill_tokens=256, decode_batch=8)
+    placement = Placement(local_prefill_tokens=256)
     digests = [b"a%d" % n for n in range(6)]
     placement.learn(decode[0], digests)
     found = placement.plan(prefill, decode, PlacementRequest(100, 120, digests, budget_s=2.0), 0.0)

@@ -27,7 +27,7 @@ def budgeted(tokens, **more):
 @pytest.fixture
 def placement():
     """The replicas compute 1,000 prompt tokens a second; there is a stream on "d"."""
-    placement = Placement(local_prefill_tokens=100, decode_batch=8)
+    placement = Placement(local_prefill_tokens=100)
     for name in ("p", "d"):
         for place in range(20):
             placement.costs.prefill(name).learn(300, 0, 0.3, float(place - 20))
@@ -169,7 +169,7 @@ def test_streams_wait_for_a_prompt_as_long_as_it_needs_to_be_on_time():
 
 def test_local_prefill_of_a_cached_prompt_lets_streams_keep_their_latency():
     prefill, decode = replica("prefill", ""), replica("decode", "")
-    placement = learned(Placement(local_prefill_tokens=100, decode_batch=4), "p")
+    placement = learned(Placement(local_prefill_tokens=100), "p")
     placement.load_tracker.request("d", 10, 0.06)
     digests = [bytes([place]) for place in range(500 // 16)]
     request = PlacementRequest(500, 510, digests, budget_s=1.0, itl_s=0.06)

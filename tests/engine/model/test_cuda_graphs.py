@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from engine.kv.cache import KvCache
 from engine.kv.layout import KvLayout, LayerShape
-from engine.model.cuda_graphs import BUCKETS, DecodeReplays
+from engine.model.cuda_graphs import BUCKETS, DecodeReplays, buckets_for
 from engine.model.fused_forward import CompactRunner
 from engine.model.ops_torch import TorchOps
 from engine.model.packed_batch import pack
@@ -147,3 +147,8 @@ def test_a_size_is_not_recorded_before_its_piece():
 def test_padding_is_bounded(rows):
     bucket = min(b for b in BUCKETS if b >= rows)
     assert bucket - rows <= max(rows // 2, 7 if rows > 8 else 3)
+
+
+@pytest.mark.parametrize(("rows", "last"), [(1, 1), (64, 64), (65, 96), (256, 256), (999, 256)])
+def test_sizes_are_recorded_up_to_the_largest_batch(rows, last):
+    assert buckets_for(rows) == BUCKETS[: BUCKETS.index(last) + 1]

@@ -62,7 +62,7 @@ def test_steps_are_recorded_piece_by_piece(tmp_path, monkeypatch, caplog):
     engine = Engine.load(description, KvConfig(blocks=BLOCKS), config, device=cpu, most_tokens=1)
     prompts = [[(7 * i + n) % 250 for i in range(n)] for n in (1, 5, 17, 100)]
     expected = generate(engine, prompts)
-    recording = RecordedSteps(engine.runner, 512)
+    recording = RecordedSteps(engine.runner, 512, 128)
     engine = Engine(description, engine.runner, engine.cache, improvement=recording)
     assert engine.prepare_improvement()
     pieces = 0

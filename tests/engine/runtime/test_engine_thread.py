@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import torch
 
 from engine.device import best_device
+from engine.runtime import engine_thread as module
 from engine.runtime.engine_thread import EngineWorker, engine_thread
 from tests.paused_engine import LAYERS, PausedEngine
 
@@ -118,3 +121,16 @@ async def test_what_is_prepared_beside_steps_gives_way_as_they_do():
     await worker.improve()
     worker.close()
     assert engine.niceness > os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+
+@pytest.mark.parametrize(("device", "shorter"), [("cuda", True), ("cpu", False)])
+def test_on_a_gpu_a_busy_event_loop_gives_pythons_lock_away_sooner(monkeypatch, device, shorter):
+    """The stand-in device has only a kind."""
+    usual_s = sys.getswitchinterval()
+    monkeypatch.setattr(module, "best_device", lambda: torch.device(device))
+    try:
+        with engine_thread() as thread:
+            thread.submit(int).result()
+        assert (sys.getswitchinterval() < usual_s / 5) is shorter
+    finally:
+        sys.setswitchinterval(usual_s)
