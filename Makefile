@@ -134,14 +134,14 @@ bench-engine: $(VENV)/.installed  ## measure the engine against the machine's li
 	$(BIN)/python -m bench.systems.engine --cache $(BENCH_CACHE) $(ARGS)
 
 bench-guided: $(VENV)/.installed  ## 32 streams that follow JSON schemas beside free streams: the engine alone, then served
-	$(BIN)/python -m bench.systems.guided --cache $(BENCH_CACHE) --results bench/results
+	$(BIN)/python -m bench.engine.guided --cache $(BENCH_CACHE) --results bench/results
 	$(BIN)/python -m bench.compare.guided_streams --cache $(BENCH_CACHE) $(ARGS)
 
 bench-schemas: $(VENV)/.installed  ## the share of JSON schemas that compile; ARGS="--folder SCHEMAS --name NAME"
-	$(BIN)/python -m bench.systems.schema_share --results bench/results $(ARGS)
+	$(BIN)/python -m bench.engine.schema_share --results bench/results $(ARGS)
 
 bench-host: $(VENV)/.installed  ## the host's work for a decode step, beside a device on paper
-	$(BIN)/python -m bench.systems.host_step $(ARGS)
+	$(BIN)/python -m bench.engine.host_step $(ARGS)
 
 bench-soak: $(VENV)/.installed  ## ten minutes at the edge of the KV pool
 	$(BIN)/python -m bench.router.soak $(ARGS)

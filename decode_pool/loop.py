@@ -10,6 +10,7 @@ from decode_pool.job import DecodeJob
 from decode_pool.recompute_share import RecomputeShare
 from decode_pool.scheduler import DecodeScheduler
 from decode_pool.shared_cores import StepInterval
+from decode_pool.step_clock import StepClock
 from decode_pool.step_pipeline import StepPipeline
 from decode_pool.step_tally import StepCount, StepTally, count_recomputed
 from engine.errors import TandemError
@@ -42,8 +43,7 @@ class DecodeLoop(PoolLoop[DecodeJob]):
         self._recompute = RecomputeShare()
         self._step_interval = StepInterval(itl) if worker.shared_cores else None
         self._tally = StepTally()
-        self._step_s = 0.0
-        self._stepped_s: float | None = None
+        self._clock = StepClock(itl, self._recompute, scheduler.batch, self._step_interval)
         self._joined = False
         self._max_jobs = max_jobs
         self._unread: list[DecodeJob] = []
@@ -137,7 +137,7 @@ class DecodeLoop(PoolLoop[DecodeJob]):
         while True:
             await self._begin_round()
             batch_due_s = self._admit_waiting()
-            step_due_s = self._step_wait_s()
+            step_due_s = None if self._joined else self._clock.wait_s(self._worker.urgency)
             stepped = step_due_s is None and await self._step()
             if self._steps.is_ahead:
                 continue  # prompts wait until no step is under way
@@ -156,20 +156,12 @@ class DecodeLoop(PoolLoop[DecodeJob]):
         self._tell_granted(self._scheduler.grant())
         return batch_due_s
 
-    def _step_wait_s(self) -> float | None:
-        """The seconds that the next step waits for other engines on shared cores; None: no wait."""
-        if self._step_interval is None or self._joined or self._stepped_s is None:
-            return None
-        since_s = time.monotonic() - (self._stepped_s - self._step_s)
-        return self._step_interval.wait_s(since_s, self._worker.urgency) or None
-
     async def _step(self) -> bool:
         """Compute a token for each running request; False if no request runs."""
         self._joined = False
         step = self._steps.next()
         if step is None:
-            self._step_s, self._stepped_s = 0.0, None
-            self.itl.idle()
+            self._clock.idle()
             return False
         disturbed = bool(self._worker.urgency)
         results = self._steps.go_ahead(step)
@@ -180,27 +172,10 @@ class DecodeLoop(PoolLoop[DecodeJob]):
             self._fail(step.spans, error)
             return True
         disturbed = bool(self._worker.urgency) or disturbed
-        # A step that was launched ahead began with the end of the step before.
-        began_s = max(step.began_s, self._stepped_s or step.began_s)
-        before = self._note_step(began_s, step.spans, disturbed=disturbed)
+        self._clock.stepped(step.began_s, len(step.spans), disturbed=disturbed)
+        before = self._tally.stepped(step.spans, self._jobs, self._clock.step_s)
         self._retire(step.spans, computed, before)
         return True
-
-    def _note_step(self, began_s: float, spans: list[Span], *, disturbed: bool) -> StepCount:
-        """Note the time of a step; returns the count of the steps before it."""
-        now, before_s = time.monotonic(), self._stepped_s
-        self._step_s, self._stepped_s = now - began_s, now
-        undisturbed_s = None
-        if self._step_interval is not None:
-            undisturbed_s = self._step_interval.stepped(self._step_s, disturbed=disturbed)
-        self.itl.stepped(self._step_s, undisturbed_s)
-        self._recompute.stepped(self._step_s)
-        self._scheduler.batch.stepped(len(spans), self._step_s)
-        metrics.STEP_TIME.observe(self._step_s)
-        metrics.BATCH.observe(len(spans))
-        if before_s is not None:
-            metrics.INTER_TOKEN_LATENCY.observe(now - before_s)
-        return self._tally.stepped(spans, self._jobs, self._step_s)
 
     async def _slice(self) -> bool:
         """Compute a slice of the newest pass; False if there is no pass."""
@@ -224,7 +199,7 @@ class DecodeLoop(PoolLoop[DecodeJob]):
             return True
         took_s = time.monotonic() - began_s
         self._recompute.computed(took_s)
-        self._scheduler.advanced(run.spans, self._step_s + took_s)
+        self._scheduler.advanced(run.spans, self._clock.step_s + took_s)
         if results is not None:
             self._passes.remove(run)
             PROMPT_TOKENS.inc(sum(span.count for span in run.spans), pool="decode")

@@ -17,12 +17,12 @@ from bench.core.prompts import prompt_ids
 from bench.core.results import Figure, Series, figure, keep, only_measured, value_of
 from bench.core.statistics import Stream, steady_rate
 from bench.core.tandem_config import WIDE
+from bench.engine.guided_answers import grammars, write_text_model
 from bench.load.client import send_requests
 from bench.load.closed_loop import ServerTarget
 from bench.load.http_recording import RecordedAnswer, choices
 from bench.systems import services
 from bench.systems.cli_paths import add_paths, prepare
-from bench.systems.guided_answers import grammars, write_text_model
 
 _PROMPT = 128
 _MS = 1000.0

@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from cluster.config.device_defaults import LoopLimits, loop_limits
 from cluster.config.schema import TandemConfig
+from cluster.replica.device_defaults import LoopLimits, loop_limits
 from cluster.rpc.server import Serve
 from decode_pool.batch_size import BatchSize
 from decode_pool.batching import make_batching

@@ -45,7 +45,6 @@ from protos.wire.client import Connector
 
 log = logging.getLogger(__name__)
 
-_CANCELLED = "the request was cancelled"
 # Bound: the least retry time of a router that ends.
 _LEAST_RETRY_S = 1.0
 
@@ -156,7 +155,7 @@ class Router:
         running = self._running.find(self._counts_for(tenant), request_id)
         if running is None or running.task is None:
             return False
-        running.cancel(Cancelled(_CANCELLED))
+        running.cancel(Cancelled("the request was cancelled"))
         return True
 
     async def cancel_stream(self, stream_id: str, tenant: str) -> bool:
@@ -233,9 +232,7 @@ class Router:
         if self._resumable is not None:
             await self._resumable.leave()
         self._running.end_plain()
-        for running in self._running:
-            if running.stream is not None:
-                running.lost()
+        self._running.lose()
         await self._tasks.close()
         await self._streams.close()
         await self._preprocessor.grammars.close()

@@ -104,6 +104,11 @@ class RunningRequests:
             running.cancel(Unavailable("the router ended; send the request again"))
         return len(plain)
 
+    def lose(self) -> None:
+        """Let go of the resumable requests, for other routers to go on with."""
+        for running in [running for running in self if running.stream is not None]:
+            running.lost()
+
     def check_room(self, choices: int, *, batch: bool = False) -> None:
         """Raise Overloaded where so many more choices are more than may run here."""
         most = most_of(self._most, batch=batch)

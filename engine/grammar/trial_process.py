@@ -17,7 +17,7 @@ from engine.types.grammar import COMPILE_S, Grammar
 
 # Bounds: wall time. The process has less CPU time for a grammar, and is ended by the kernel.
 _START_S = 60.0
-_ANSWER_S = 20.0
+ANSWER_S = 20.0
 _END_S = 5.0
 _PIECE_BYTES = 64 * 1024
 # Signals by which others end the process: an operator, or a kernel short of memory.
@@ -46,7 +46,7 @@ class TrialProcess:
         line = json.dumps([grammar.kind, grammar.text, grammar.field]).encode() + b"\n"
         process = self._running(grammar)
         try:
-            message = self._ask(process, line, _ANSWER_S)
+            message = self._ask(process, line, ANSWER_S)
         except (OSError, EOFError, TimeoutError) as error:
             what = self._died_of(process, error)
             self.close()

@@ -58,12 +58,12 @@ def load_weights(description: ModelDescription, device: torch.device) -> torch.n
 def _loaded(description: ModelDescription, device: torch.device) -> torch.nn.Module:
     """The model with its parameters on the device, or with all of it in host memory."""
     if description.architecture not in (*FAMILIES, fused_phi.FAMILY):
-        return _loaded_by_transformers(description)
+        return loaded_by_transformers(description)
     model = _empty(description)
     check_weights_fit(parameter_bytes(model), device)
     stored = _stored_by_name(description, model)
     if stored is None:
-        return _loaded_by_transformers(description)
+        return loaded_by_transformers(description)
     place_parameters(model, device)
     parameters = dict(model.named_parameters())
     TensorReader(device).read((stored[name], parameters[name].data) for name in parameters)
@@ -105,7 +105,7 @@ def _stored_by_name(
     return found
 
 
-def _loaded_by_transformers(description: ModelDescription) -> torch.nn.Module:
+def loaded_by_transformers(description: ModelDescription) -> torch.nn.Module:
     """The model in host memory. UnsupportedModel where a weight is missing."""
     from transformers import AutoModelForCausalLM
 

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from itertools import pairwise
 
 from decode_pool import loop as loop_module
+from decode_pool import step_clock
 from decode_pool.batch_size import BatchSize
 from decode_pool.itl_budget import ItlBudget
 from decode_pool.job import DecodeJob
@@ -90,7 +91,8 @@ async def running(monkeypatch, factor, budget_s=0.06, engine=None, batching=None
     """Over an engine on paper, whose time is the loop's, unless another is given."""
     engine = engine or PaperEngine()
     if isinstance(engine, PaperEngine):
-        monkeypatch.setattr(loop_module, "time", engine)
+        for module in (loop_module, step_clock):
+            monkeypatch.setattr(module, "time", engine)
     scheduler = DecodeScheduler(
         BlockPool(blocks),
         PromptOrder(512),

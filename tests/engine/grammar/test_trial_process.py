@@ -98,7 +98,7 @@ def test_a_process_that_stands_still_holds_nobody_longer_than_the_deadline(trial
 
     monkeypatch.setattr(subprocess, "Popen", start)
     trial.try_grammar(large)
-    monkeypatch.setattr(trial_process, "_ANSWER_S", 0.5)
+    monkeypatch.setattr(trial_process, "ANSWER_S", 0.5)
 
     def ask():
         try:

@@ -91,7 +91,7 @@ def test_a_family_is_read_as_transformers_reads_it(family, dtype, tmp_path, monk
     def never(*arguments):
         raise AssertionError("not read directly")
 
-    monkeypatch.setattr("engine.model.loading._loaded_by_transformers", never)
+    monkeypatch.setattr("engine.model.loading.loaded_by_transformers", never)
     model = load_weights(description, torch.device("cpu"))
     found, wanted = dict(model.named_parameters()), dict(expected.named_parameters())
     assert found.keys() == wanted.keys()

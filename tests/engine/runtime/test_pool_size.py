@@ -79,7 +79,7 @@ def test_a_trial_computes_the_longest_prompt_and_records_two_steps(tmp_path, mon
     tiny.make(tmp_path)
     config = ModelConfig(path=str(tmp_path), dtype="float32", operations="torch")
     engine = Engine.load(describe(config), KvConfig(blocks=4), config, device=CPU, most_tokens=1)
-    steps = RecordedSteps(engine.runner, 512)
+    steps = RecordedSteps(engine.runner, 512, BUCKETS[-1])
     lengths = []
     layers = engine.runner.layers
     monkeypatch.setattr(

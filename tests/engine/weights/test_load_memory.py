@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench.systems.load_memory import SINKS, make_model, measure
+from bench.engine.load_memory import SINKS, make_model, measure
 
 SIZE = 384 << 20
 # A buffer of 64 MiB, rotary tables, the self-check, and what the allocator keeps.

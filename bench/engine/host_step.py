@@ -21,7 +21,7 @@ import torch
 from bench.core.host_info import as_line, describe_machine
 from bench.core.markdown_tables import table
 from bench.core.results import RESULTS, Figure, Series, figure, keep, only_measured
-from bench.systems.paper_device import PaperDevice, StageClock
+from bench.engine.paper_device import PaperDevice, StageClock
 from cluster.api.event_streams import end
 from cluster.config.schema import located
 from decode_pool.batch_size import BatchSize

@@ -18,7 +18,7 @@ from bench.core.model_135m import ModelShape, make
 from bench.core.results import RESAMPLED, Figure, Series, keep, only_measured, value_of
 from bench.core.statistics import between, percentile
 from bench.core.tandem_config import load_engine
-from bench.systems.guided_answers import grammars, new_compiler
+from bench.engine.guided_answers import grammars, new_compiler
 from bench.systems.in_process import EngineBench, pool_tokens
 from engine.cpu.core_sharing import CoreSharing
 from engine.grammar.masks import MaskMaker

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from bench.core.model_135m import ModelShape, make
-from bench.systems import guided
-from bench.systems.guided_answers import grammars, new_compiler, vocabulary_pieces, write_text_model
+from bench.engine import guided
+from bench.engine.guided_answers import grammars, new_compiler, vocabulary_pieces, write_text_model
 from engine.text.tokenizer import Tokenizer
 
 SMALL = ModelShape(hidden=64, intermediate=96, layers=2, heads=4, kv_heads=2, vocabulary=2048)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.config.device_defaults import loop_limits
 from cluster.config.schema import parse_config
+from cluster.replica.device_defaults import loop_limits
 
 
 @pytest.mark.parametrize(

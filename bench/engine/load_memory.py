@@ -1,6 +1,6 @@
 """The host memory that loading a model takes, in a process of its own, with a made model.
 
-    python -m bench.systems.load_memory --gib 2
+    python -m bench.engine.load_memory --gib 2
 
 The sink `cpu` is a whole engine on the CPU, whose weights stay in host memory. The sink `meta` is a
 device that keeps nothing: what is left is the host memory of a load to a GPU, without CUDA's own.
@@ -93,7 +93,7 @@ def _write(path: Path, shapes: dict[str, tuple[int, ...]]) -> None:
 
 def measure(folder: Path, sink: str) -> LoadMemory:
     """Load the model of a folder in a child process."""
-    command = [sys.executable, "-m", "bench.systems.load_memory", "--child", str(folder), sink]
+    command = [sys.executable, "-m", "bench.engine.load_memory", "--child", str(folder), sink]
     done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
     if done.returncode:
         raise RuntimeError(done.stderr[-2000:])

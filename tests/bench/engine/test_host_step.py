@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.systems.host_step import STAGES, HostBench, as_series, pack_and_fill
+from bench.engine.host_step import STAGES, HostBench, as_series, pack_and_fill
 
 
 @pytest.mark.parametrize("ahead", [False, True])

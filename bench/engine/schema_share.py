@@ -23,7 +23,7 @@ from bench.core.json_schemas import make_schemas
 from bench.core.markdown_tables import table
 from bench.core.model_135m import EOS, ModelShape
 from bench.core.results import Figure, Series, keep, value_of
-from bench.systems.guided_answers import byte_level_tokenizer
+from bench.engine.guided_answers import byte_level_tokenizer
 from engine.errors import InvalidRequest
 from engine.grammar.trial_process import TrialProcess
 from engine.types.grammar import Grammar

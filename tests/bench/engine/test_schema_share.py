@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from bench.systems.guided_answers import byte_level_tokenizer
-from bench.systems.schema_share import (
+from bench.engine.guided_answers import byte_level_tokenizer
+from bench.engine.schema_share import (
     ALONE,
     OURS,
     figures,

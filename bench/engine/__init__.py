@@ -1,0 +1,1 @@
+"""Measurements of the engine alone, and of parts of it."""
