@@ -204,6 +204,11 @@ PANELS = (
             highest(router.DESIRED, "pool", legend="desired"),
         ),
     ),
+    Panel(
+        "Tokens computed again per second",
+        "ops",
+        (per_second(decode.RECOMPUTED_TOKENS, "reason"),),
+    ),
     Panel("Slowest start, by stage", "s", (highest(replica.START, "role", "stage"),)),
     Panel(
         "Faults per second",
@@ -212,6 +217,7 @@ PANELS = (
             per_second(router.LOST, "role", legend="replicas lost"),
             per_second(prefill.STEP_FAILURES, legend="prefill steps"),
             per_second(decode.STEP_FAILURES, legend="decode steps"),
+            per_second(router.ROWS_LOST, legend="rows of the request log lost"),
         ),
     ),
 )
