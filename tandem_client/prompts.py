@@ -15,7 +15,7 @@ ROLES: tuple[Role, ...] = ("system", "user", "assistant", "tool")
 class ChatMessage:
     """One turn of a conversation.
 
-    `tool_calls` and `reasoning` are those of an assistant. A `tool` answers the call with
+    `tool_calls` and `reasoning` belong to an assistant's turn. A `tool` answers the call with
     `tool_call_id`.
     """
 

@@ -52,7 +52,7 @@ def open_channel(
     options: Sequence[tuple[str, Any]] = (),
     credentials: grpc.ChannelCredentials | None = None,
 ) -> grpc.aio.Channel:
-    """A channel to a router; `credentials` come before those of the address."""
+    """A channel to a router; `credentials` replace the address's own."""
     known = address if isinstance(address, RouterAddress) else RouterAddress.at(address)
     if credentials is None and known.roots is not None:
         credentials = grpc.ssl_channel_credentials(known.roots)

@@ -6,7 +6,7 @@ refusal does not grow with the request.
 
 from __future__ import annotations
 
-from collections.abc import Sized
+from collections.abc import Callable, Sequence, Sized
 from typing import NamedTuple
 
 from engine.errors import InvalidRequest
@@ -104,6 +104,22 @@ def check_length(values: Sized, most: int, field: str, unit: str) -> None:
     """Raise InvalidRequest, naming `field`, where there are more than `most` values."""
     if len(values) > most:
         message = f"{field} must have at most {most} {unit}, not {len(values)}"
+        raise InvalidRequest(message, field=field)
+
+
+def check_conversation(
+    entries: Sequence[object], parts_of: Callable[[object], int], field: str, unit: str, part: str
+) -> None:
+    """Raise InvalidRequest, naming `field`, where a conversation is empty or has too many parts.
+
+    `parts_of` counts the parts of an entry. `unit` and `part` are the API's words for several.
+    """
+    if not entries:
+        raise InvalidRequest(f"{field} must not be empty", field=field)
+    check_length(entries, MAX_MESSAGES, field, unit)
+    parts = sum(map(parts_of, entries))
+    if parts > MAX_CONTENT_PARTS:
+        message = f"{field} must have at most {MAX_CONTENT_PARTS} {part} together, not {parts}"
         raise InvalidRequest(message, field=field)
 
 

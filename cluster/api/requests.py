@@ -120,8 +120,11 @@ class Generator(Protocol):
     def resume(self, request: ResumeRequest) -> AsyncIterator[Event]:
         """Started again, then the Tokens that the client does not have, then Summary.
 
-        Raises a TandemError: NotFound for a stream that the tenant does not have, or that was too
-        long ago; InvalidRequest where the client has more than the journal, or a part of an event.
+        Raises a TandemError:
+
+        - NotFound for a stream that the tenant does not have, or that was too long ago.
+        - InvalidRequest where the client has more than the journal, or a part of an event.
+
         An error with which the stream itself ended has `ended_stream`.
         Closing it does not cancel the request at once, as another connection may resume it.
         """

@@ -35,7 +35,7 @@ def add_requests(listed: argparse.ArgumentParser, explained: argparse.ArgumentPa
 
 
 def list_requests(options: argparse.Namespace) -> int:
-    """Print the requests that the options choose, the newest first; of several routers together."""
+    """Print the requests that the options choose, of all routers, the newest first."""
     rows = _fetch(
         options,
         endpoint=options.endpoint,

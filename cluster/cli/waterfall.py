@@ -11,7 +11,7 @@ from cluster.cli.requests import plain
 
 _WIDTH = 40
 _BAR, _TICK = "\N{FULL BLOCK}", "\N{LEFT ONE EIGHTH BLOCK}"
-# Of a wait that is worth a sentence.
+# The shortest wait that gets a sentence.
 _LEAST_S = 1e-3
 Row = dict[str, Any]
 

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, TextIO
 
 from cluster.api import ChatMessage, Event, Progress, Started, Summary, Tokens
+from cluster.api.event_streams import closing
 
 if TYPE_CHECKING:
     from tandem_client.grpc_client import Client
@@ -22,29 +23,30 @@ _WHOLE_LINE = "\r\x1b[K"
 async def stream_answer(
     events: AsyncIterator[Event], out: TextIO, status: TextIO | None = None
 ) -> tuple[str, Summary | None]:
-    """Print a reply as it comes; returns its text and the closing summary.
+    """Print a reply as it comes, and close it; returns its text and the closing summary.
 
     Progress events are shown in one line of `status`, which is a terminal. The id of a resumable
     stream goes to stderr.
     """
     text, summary, shown = "", None, False
-    async for event in events:
-        if shown and status is not None and not isinstance(event, Progress):
-            print(_WHOLE_LINE, end="", file=status, flush=True)
-            shown = False
-        match event:
-            case Progress() if status is not None:
-                print(_WHOLE_LINE + progress_line(event), end="", file=status, flush=True)
-                shown = True
-            case Tokens():
-                text += event.text
-                print(event.text, end="", file=out, flush=True)
-            case Summary():
-                summary = event
-            case Started(stream_id=stream_id) if stream_id:
-                print(f"stream {stream_id}", file=sys.stderr, flush=True)
-            case Started() | Progress():
-                pass
+    async with closing(events):
+        async for event in events:
+            if shown and status is not None and not isinstance(event, Progress):
+                print(_WHOLE_LINE, end="", file=status, flush=True)
+                shown = False
+            match event:
+                case Progress() if status is not None:
+                    print(_WHOLE_LINE + progress_line(event), end="", file=status, flush=True)
+                    shown = True
+                case Tokens():
+                    text += event.text
+                    print(event.text, end="", file=out, flush=True)
+                case Summary():
+                    summary = event
+                case Started(stream_id=stream_id) if stream_id:
+                    print(f"stream {stream_id}", file=sys.stderr, flush=True)
+                case Started() | Progress():
+                    pass
     print(file=out, flush=True)
     return text, summary
 

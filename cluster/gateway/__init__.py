@@ -1,1 +1,1 @@
-"""Front ends: gRPC, OpenAI over HTTP and SSE, WebSocket. They know `Generator` and no router."""
+"""Front ends: gRPC, WebSocket, HTTP with SSE. They know `Generator` and no router."""

@@ -29,11 +29,12 @@ from cluster.gateway.answers.failures import (
     request_id,
     trace_of,
 )
+from cluster.gateway.answers.front_end import WholeReply
 from cluster.gateway.browser_access import BrowserGuard, BrowserRules
 from cluster.gateway.connections.byte_budget import ByteBudget
 from cluster.gateway.connections.refusals import http_refusals
 from cluster.gateway.json_body import read_json
-from cluster.gateway.messages.endpoints import MessagesEndpoints, WholeReply
+from cluster.gateway.messages.endpoints import MessagesEndpoints
 from cluster.gateway.openai_chunks import Json
 from cluster.gateway.openai_echo import EchoReply
 from cluster.gateway.openai_requests import ChatRequest, CompletionRequest, OpenAICall
@@ -82,7 +83,7 @@ def create_app(
     )
     sockets = SocketGateway(generator, stall_s=stall_s, keys=keys, arrived=arrived)
     messages = MessagesEndpoints(generator, gateway, stall_s)
-    responses = ResponseEndpoints(generator, stall_s, gateway)
+    responses = ResponseEndpoints(generator, gateway, stall_s)
     streams = StreamEndpoints(generator, stall_s, gateway.tenant, failed)
     refusals = http_refusals()
     app = Starlette(
@@ -180,9 +181,8 @@ class HttpGateway:
     async def healthz(self, request: Request) -> Response:
         """`GET /health` and `/healthz`: 200 once every pool has a healthy replica.
 
-        It names unhealthy ones.
-
-        Where there are API keys it names no pool and no replica, as it asks for no key.
+        The body names missing pools and unhealthy replicas. Where there are API keys it names
+        none, because the endpoint asks for no key.
         """
         missing, unhealthy = self._generator.missing(), self._generator.unhealthy()
         found = {"missing": list(missing), "unhealthy": list(unhealthy)}

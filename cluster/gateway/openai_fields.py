@@ -5,7 +5,7 @@ Everything here raises InvalidRequest with `field` as OpenAI's `param` names it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from difflib import get_close_matches
 from typing import Any
 
@@ -15,7 +15,7 @@ from cluster.api import ChatMessage, TextPrompt, TokenPrompt
 from cluster.api.chats.tool_json import read_tool_calls
 from cluster.api.chats.tools import check_call_id
 from cluster.api.chats.turns import check_turns
-from cluster.api.limits import MAX_CHOICES, MAX_CONTENT_PARTS, MAX_MESSAGES, check_length
+from cluster.api.limits import MAX_CHOICES, check_conversation, check_length
 from cluster.api.validation import chat_message, check_text, text_prompt, token_id, token_prompt
 from engine.errors import InvalidRequest, shown
 from engine.types.sampling_params import check_count, check_stop
@@ -89,15 +89,7 @@ def read_messages(value: object) -> tuple[ChatMessage, ...]:
     """`messages`: a list of turns whose content is a string or a list of text parts."""
     if not isinstance(value, list):
         raise InvalidRequest(f"messages must be a list, not {shown(value)}", field="messages")
-    if not value:
-        raise InvalidRequest("messages must not be empty", field="messages")
-    check_length(value, MAX_MESSAGES, "messages", "messages")
-    parts = sum(len(_parts(entry)) for entry in value)
-    if parts > MAX_CONTENT_PARTS:
-        raise InvalidRequest(
-            f"messages must have at most {MAX_CONTENT_PARTS} parts together, not {parts}",
-            field="messages",
-        )
+    check_conversation(value, _parts, "messages", "messages", "parts")
     found = tuple(_message(entry, f"messages[{index}]") for index, entry in enumerate(value))
     check_turns(found, "messages")
     return found
@@ -258,10 +250,10 @@ def _part(part: object, name: str) -> str:
     return text
 
 
-def _parts(message: object) -> Sequence[object]:
-    """The parts of a message, nothing where it has none."""
+def _parts(message: object) -> int:
+    """The number of the parts of a message."""
     content = message.get("content") if isinstance(message, dict) else None
-    return content if isinstance(content, list) else ()
+    return len(content) if isinstance(content, list) else 0
 
 
 def _same(value: object, idle: object) -> bool:

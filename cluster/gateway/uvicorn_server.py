@@ -158,7 +158,7 @@ async def start(
 
     `max_message_bytes` bounds what comes in one message of a WebSocket. `drain` ends the WebSockets
     within so many seconds, before the server stops. `limits` bounds the connections, and
-    `refusals` counts those that are refused.
+    `refusals` counts refused connections.
     """
     limits = limits or ConnectionLimits()
     sock = listening_socket(host, port, reuse_port=reuse_port)

@@ -1,4 +1,4 @@
-"""The JSON messages of a WebSocket: reads those of a client, writes those of a generation."""
+"""The JSON messages of a WebSocket: reads a client's messages, writes a generation's."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def failed(name: str | None, error: TandemError) -> Json:
 class Messages:
     """The messages of one generation that `name`, the client's id, stands for.
 
-    `offsets` are those of the tokens of each choice, where it goes on.
+    `offsets` has the offsets of the tokens of each choice, where it goes on.
     """
 
     def __init__(

@@ -77,7 +77,7 @@ class AnswerDelta:
                 self.pieces.append(replace(piece))
 
     def behind(self, given: AnswerDelta) -> AnswerDelta:
-        """The pieces of this without those that were `given`; these are its beginning."""
+        """The pieces that were not `given` yet; `given` is the beginning of this delta."""
         left = {False: len(given.content), True: len(given.reasoning)}
         calls, rest = len(given.calls), AnswerDelta()
         for piece in self.pieces:

@@ -1,4 +1,4 @@
-"""Grammars of answers with calls: those that must come, and those that may.
+"""Grammars of answers with calls: calls that must come, and calls that may come.
 
 They are in llguidance's form of Lark. A tool with `strict` forces the schema of its arguments.
 Where a call must come, other tools do, too, if their schemas can be enforced. A marker that the
@@ -147,7 +147,7 @@ def call_grammars(
 
 
 def _both(grammar: Callable[[bool], Grammar], tools: Sequence[Tool]) -> list[Grammar]:
-    """With the schemas of all tools, and with those of strict tools alone, if they differ."""
+    """With the schemas of all tools, and with the schemas of strict tools alone, if they differ."""
     if any(tool.parameters and not tool.strict for tool in tools):
         return [grammar(False), grammar(True)]
     return [grammar(False)]

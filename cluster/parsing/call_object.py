@@ -53,8 +53,8 @@ def _decoded(text: str) -> str:
 class CallObject:
     """One object, the call number `index` of its answer. Its name comes before its arguments.
 
-    `known` says whether a name is a tool's. The object has `failed` where it is no call, which is
-    seen before anything is given, or not at all; then `raw` has `opening` and its text so far.
+    `known` says whether a name is a tool's. `failed` says that the object is no call. It
+    turns true before anything is given, or never. Then `raw` has `opening` and the text so far.
     """
 
     def __init__(self, index: int, known: Callable[[str], bool] = bool, opening: str = "") -> None:

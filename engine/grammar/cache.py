@@ -18,11 +18,10 @@ _MOST = 512
 
 
 class GrammarCache(Generic[_V]):
-    """A value for each grammar of a tenant; those that were used least lately are forgotten.
+    """A value for each grammar of a tenant; the least recently used ones are forgotten.
 
-    Any thread may use it.
-
-    One tenant's grammars displace no other tenant's before they fill a quarter of the cache.
+    Any thread may use it. One tenant's grammars displace no other tenant's before they fill a
+    quarter of the cache.
     """
 
     def __init__(self) -> None:

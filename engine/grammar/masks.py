@@ -97,5 +97,5 @@ class PendingMasks:
         self._future = future
 
     def result(self) -> TokenMasks:
-        """The masks, once they are there; raises what went wrong."""
+        """The masks, once they are there; TimeoutError after 30 s, or what the thread raised."""
         return self._future.result(_TIMEOUT_S)

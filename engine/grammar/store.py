@@ -6,7 +6,6 @@ import asyncio
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
 
 from engine.errors import Overloaded, UnsupportedModel
 from engine.grammar.cache import GrammarCache
@@ -14,8 +13,6 @@ from engine.grammar.compiler import GrammarCompiler
 from engine.grammar.matcher import CompiledGrammar
 from engine.types.grammar import Grammar
 from engine.types.sequence import Sequence
-
-_T = TypeVar("_T")
 
 # Bounds. Each grammar took a router's process at most two seconds of a core.
 _MOST_WAITING = 256
@@ -60,7 +57,7 @@ class GrammarStore:
             compiled.know_texts()
         return compiled
 
-    async def _run(self, work: Callable[[], _T]) -> _T:
+    async def _run(self, work: Callable[[], CompiledGrammar]) -> CompiledGrammar:
         if self._waiting >= _MOST_WAITING:
             raise Overloaded(f"{_MOST_WAITING} grammars wait already", retry_after_s=1.0)
         if self._thread is None:

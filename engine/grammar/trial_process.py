@@ -28,7 +28,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 class TrialProcess:
     """Tries grammars one at a time; belongs to one thread. Starts with the first grammar.
 
-    `tokenizer`, `vocabulary` and `eos_ids` are those of `GrammarCompiler`.
+    `tokenizer`, `vocabulary` and `eos_ids` are as in `GrammarCompiler`.
     """
 
     def __init__(self, tokenizer: str, vocabulary: int, eos_ids: Collection[int]) -> None:

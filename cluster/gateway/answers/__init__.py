@@ -1,1 +1,1 @@
-"""Streamed answers in OpenAI's form, and the way to their rest on another connection or router."""
+"""What the HTTP APIs share: arrivals, failures, and streamed and resumed answers."""

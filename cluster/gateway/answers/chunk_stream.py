@@ -25,7 +25,7 @@ from engine.errors import Internal
 class ChunkStream:
     """The events of one answer. `prompts` counts its prompts.
 
-    With a `cursor` the answer goes on behind it; `offsets` are then those of each choice's tokens.
+    With a `cursor` the answer goes on behind it; `offsets` has the offsets of its choices' tokens.
     """
 
     def __init__(

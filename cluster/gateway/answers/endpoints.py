@@ -65,7 +65,7 @@ class StreamEndpoints:
 
 
 def _cursor(request: Request) -> StreamCursor:
-    """What the client has: by `Last-Event-ID`, or by the path and `have`; InvalidRequest."""
+    """What the client has: by `Last-Event-ID`, or by the path and `have`; raises InvalidRequest."""
     stream_id, have = request.path_params.get("stream_id"), request.query_params.get("have")
     last = request.headers.get(LAST_EVENT_ID)
     if stream_id is None and last is None:

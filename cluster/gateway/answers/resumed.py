@@ -22,7 +22,7 @@ BEGIN_S = 10.0
 class ResumedAnswer:
     """The rest of a stream, with Started first.
 
-    `offsets` are those of the tokens of each choice, or nothing.
+    `offsets` has the offsets of the tokens of each choice, or nothing.
     """
 
     note: StreamNote
@@ -53,7 +53,7 @@ async def resumed(generator: Generator, request: ResumeRequest) -> ResumedAnswer
 async def reopened(
     generator: Generator, request: ResumeRequest
 ) -> tuple[Started, AsyncIterator[Event]]:
-    """The beginning of a stream, and its rest with it, which the caller closes; a TandemError."""
+    """A stream's beginning, and its rest with it, which the caller closes; raises a TandemError."""
     async with _within_bound():
         events, started = await _begin(generator, request)
     return started, _with_first(started, events)

@@ -97,7 +97,7 @@ def _whole(block: Json, text: str) -> Json:
 def _input(arguments: str) -> Json:
     """The arguments of a call as an object, as far as it came where the answer was cut.
 
-    Other text becomes what Anthropic advises for it.
+    Text that is no object stands in `INVALID_JSON`, as Anthropic advises.
     """
     try:
         found = from_json(arguments, allow_inf_nan=False, allow_partial=True) if arguments else {}

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -12,6 +11,7 @@ from starlette.responses import Response
 from cluster.api import Generator
 from cluster.gateway.answers.arrival import RequestArrival
 from cluster.gateway.answers.failures import failed, identified
+from cluster.gateway.answers.front_end import HttpFrontEnd
 from cluster.gateway.messages.errors import error_event
 from cluster.gateway.messages.reply import MessagesReply
 from cluster.gateway.messages.requests import (
@@ -21,28 +21,6 @@ from cluster.gateway.messages.requests import (
     MessagesRequest,
 )
 from cluster.gateway.sse import EventStream, dump
-
-_T = TypeVar("_T")
-
-
-class WholeReply(Protocol):
-    """A reply that comes in one piece."""
-
-    async def whole(self) -> bytes:
-        """The reply as JSON; raises a TandemError."""
-        ...
-
-
-class HttpFrontEnd(Protocol):
-    """What the endpoints use of the HTTP front end."""
-
-    async def take(self, request: Request, take: Callable[[Any, RequestArrival], _T]) -> _T:
-        """What `take` makes of the body of a request, and of how it arrived."""
-        ...
-
-    async def whole(self, request: Request, reply: WholeReply) -> Response:
-        """The answer with a whole reply, unless the client leaves."""
-        ...
 
 
 class MessagesEndpoints:

@@ -33,7 +33,7 @@ def is_messages(path: str) -> bool:
 
 
 def messages_error(status: int, message: str, request_id: str | None) -> tuple[int, Json]:
-    """Status and body in Anthropic's form; what is unavailable for now has a status of its own."""
+    """Status and body in Anthropic's form; 529 takes the place of 503."""
     status = OVERLOADED if status == _UNAVAILABLE else status
     kind = _TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
     error = {"type": kind, "message": message}

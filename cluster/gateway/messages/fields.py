@@ -33,7 +33,7 @@ class Thinking:
 
 @dataclass(frozen=True, slots=True)
 class OutputConfig:
-    """How much effort the model makes, empty for its own measure, and the form of the answer."""
+    """The model's effort, empty for its default, and the form of the answer."""
 
     effort: str = ""
     grammar: Grammar | None = None

@@ -115,7 +115,7 @@ class MessagesReply:
 
 
 def _usage(input_tokens: int, output_tokens: int, cached_tokens: int) -> Json:
-    """`usage`; the input tokens are those that were not cached."""
+    """`usage`; the input tokens are the tokens that were not cached."""
     return {
         "input_tokens": input_tokens,
         "cache_creation_input_tokens": 0,

@@ -42,7 +42,7 @@ def read_tools(value: object) -> tuple[Tool, ...]:
 
 
 def read_tool_choice(value: object) -> ToolUse:
-    """`tool_choice`: a use of tools that are not there yet."""
+    """`tool_choice`: a ToolUse without tools, which `used` adds; raises InvalidRequest."""
     field = "tool_choice"
     found = object_of(value, field, ("type", "name", _SINGLE))
     kind = choice_of(found.get("type"), _MODES, f"{field}.type")

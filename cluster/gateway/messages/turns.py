@@ -12,7 +12,7 @@ from cluster.api import ChatMessage, Role, ToolCall
 from cluster.api.chats.tool_json import json_text
 from cluster.api.chats.tools import check_call_id, check_calls, tool_call
 from cluster.api.chats.turns import OpenCalls
-from cluster.api.limits import MAX_CONTENT_PARTS, MAX_MESSAGES, check_length
+from cluster.api.limits import MAX_CONTENT_PARTS, check_conversation, check_length
 from cluster.gateway.messages.fields import choice_of, flag_of, list_of, object_of, string_of
 from engine.errors import InvalidRequest, shown
 
@@ -45,13 +45,7 @@ class _Turn:
 def read_turns(value: object) -> tuple[ChatMessage, ...]:
     """`messages`: turns whose content is a string or a list of blocks; raises InvalidRequest."""
     entries = list_of(value, "messages")
-    if not entries:
-        raise InvalidRequest("messages must not be empty", field="messages")
-    check_length(entries, MAX_MESSAGES, "messages", "messages")
-    blocks = sum(map(_blocks, entries))
-    if blocks > MAX_CONTENT_PARTS:
-        message = f"messages must have at most {MAX_CONTENT_PARTS} blocks together, not {blocks}"
-        raise InvalidRequest(message, field="messages")
+    check_conversation(entries, _blocks, "messages", "messages", "blocks")
     reader = _TurnReader()
     for index, entry in enumerate(entries):
         reader.take(entry, f"messages[{index}]")
@@ -151,7 +145,7 @@ def _text(block: object, name: str) -> str:
 
 
 def _blocks(entry: object) -> int:
-    """The blocks of a message, with those in results of tools."""
+    """The number of blocks of a message, with the blocks in results of tools."""
     content = entry.get("content") if isinstance(entry, dict) else None
     blocks: Sequence[object] = content if isinstance(content, list) else ()
     inner = (block.get("content") for block in blocks if isinstance(block, dict))

@@ -1,4 +1,4 @@
-"""`/v1/responses`: makes responses, and gives those in the background by their ids.
+"""`/v1/responses`: makes responses, and gives responses in the background by their ids.
 
 A response in the background is a resumable stream, so that every router has it. The router that
 begins it listens to its end. What a client gets of it is always read from the journal.
@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -22,6 +22,7 @@ from cluster.api import Event, GenerateRequest, Generator, ResumeRequest, Starte
 from cluster.api.event_streams import closing, unless
 from cluster.gateway.answers.arrival import RequestArrival
 from cluster.gateway.answers.failures import failed, gone, identified
+from cluster.gateway.answers.front_end import HttpFrontEnd
 from cluster.gateway.answers.resumed import reopened
 from cluster.gateway.responses.answer import ResponseAnswer
 from cluster.gateway.responses.event_stream import ResponseEvents
@@ -33,25 +34,12 @@ from cluster.journal.keys import new_stream_id
 from engine.errors import Internal, InvalidRequest, TandemError, shown
 
 log = logging.getLogger(__name__)
-_T = TypeVar("_T")
 
 # Bound: the time until a response that was cancelled has ended.
 _CANCEL_S = 5.0
 # Bound: digits of a sequence number.
 _DIGITS = 12
 _FLAGS = {"true": True, "false": False}
-
-
-class HttpDoor(Protocol):
-    """What the endpoints use of the HTTP front end."""
-
-    def tenant(self, request: Request) -> str:
-        """The tenant of a request; raises a TandemError."""
-        ...
-
-    async def take(self, request: Request, take: Callable[[Any, RequestArrival], _T]) -> _T:
-        """What `take` makes of the body of a request, and of how it arrived."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,21 +71,16 @@ class AskedResponse:
 class ResponseEndpoints:
     """The endpoints of responses."""
 
-    def __init__(
-        self,
-        generator: Generator,
-        stall_s: float,
-        door: HttpDoor,
-    ) -> None:
+    def __init__(self, generator: Generator, front_end: HttpFrontEnd, stall_s: float) -> None:
         self._generator = generator
+        self._front_end = front_end
         self._stall_s = stall_s
-        self._door = door
         # Each listens to a response in the background, whose request the router bounds.
         self._listening: set[asyncio.Task[None]] = set()
 
     async def create(self, request: Request) -> Response:
         """`POST /v1/responses`."""
-        asked = await self._door.take(request, AskedResponse.read)
+        asked = await self._front_end.take(request, AskedResponse.read)
         request.state.request_id = asked.request.request_id
         with response_fields():
             if asked.request.resumable:
@@ -111,7 +94,7 @@ class ResponseEndpoints:
     async def retrieve(self, request: Request) -> Response:
         """`GET /v1/responses/{id}`, with `stream` and `starting_after`."""
         with response_fields():
-            tenant = self._door.tenant(request)
+            tenant = self._front_end.tenant(request)
             stream, after = _stream_options(request.query_params)
             stream_id = stream_id_of(request.path_params["response_id"])
             return await self._given(request, ResumeRequest(stream_id, (), tenant, stream), after)
@@ -119,7 +102,7 @@ class ResponseEndpoints:
     async def cancel(self, request: Request) -> Response:
         """`POST /v1/responses/{id}/cancel`. A response that has ended stays as it is."""
         with response_fields():
-            tenant = self._door.tenant(request)
+            tenant = self._front_end.tenant(request)
             stream_id = stream_id_of(request.path_params["response_id"])
             wanted = ResumeRequest(stream_id, (), tenant, follow=False)
             if await self._generator.cancel_stream(stream_id, tenant):

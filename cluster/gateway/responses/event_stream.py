@@ -58,7 +58,7 @@ class ResponseEvents:
 
     def _written(self, write: Dump, event: Event) -> bytes:
         lines = self._lines(write, self._answer.take(event))
-        # A client that has all gets a stream with a beginning.
+        # A stream begins at once, even where its client has every event.
         return lines or (HEARTBEAT if isinstance(event, Started) else b"")
 
     def _lines(self, write: Dump, events: list[OutputEvent]) -> bytes:

@@ -13,7 +13,7 @@ from typing import Any
 from cluster.api import ChatMessage
 from cluster.api.chats.tools import ToolCall, check_call_id, check_calls, tool_call
 from cluster.api.chats.turns import OpenCalls
-from cluster.api.limits import MAX_CONTENT_PARTS, MAX_MESSAGES, check_length
+from cluster.api.limits import check_conversation
 from cluster.api.validation import chat_message, check_text
 from cluster.gateway.openai_fields import unknown_field
 from engine.errors import InvalidRequest, shown
@@ -39,13 +39,7 @@ def read_input(value: object) -> tuple[ChatMessage, ...]:
     if not isinstance(value, list):
         message = f"input must be a string or a list, not {shown(value)}"
         raise InvalidRequest(message, field="input")
-    if not value:
-        raise InvalidRequest("input must not be empty", field="input")
-    check_length(value, MAX_MESSAGES, "input", "items")
-    parts = sum(map(_parts, value))
-    if parts > MAX_CONTENT_PARTS:
-        message = f"input must have at most {MAX_CONTENT_PARTS} parts together, not {parts}"
-        raise InvalidRequest(message, field="input")
+    check_conversation(value, _parts, "input", "items", "parts")
     turns = _Turns()
     for index, entry in enumerate(value):
         turns.add(entry, f"input[{index}]")

@@ -79,7 +79,7 @@ class ResponseOutput:
         self.characters = self.reasoning_characters = 0
 
     def take(self, event: Tokens, logprobs: list[Json]) -> list[OutputEvent]:
-        """The events of the next tokens; `logprobs` are those of its text."""
+        """The events of the next tokens; `logprobs` belong to its text."""
         found: list[OutputEvent] = []
         self.characters += len(event.text) + len(event.reasoning)
         self.reasoning_characters += len(event.reasoning)

@@ -1,4 +1,4 @@
-"""What a request waited behind: the requests that had its replicas meanwhile. Pure."""
+"""The requests that kept another request waiting at its replicas. Pure."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from cluster.telemetry.requests.row import ChoiceRow, RequestRow
 
 # Bound: the requests that are named for one wait.
 _MOST_NAMED = 5
+# The shortest overlap with a wait that is named.
 _LEAST_S = 1e-3
 
 
@@ -29,8 +30,8 @@ class Blocker:
 def blockers(row: RequestRow, rows: Iterable[RequestRow]) -> list[Blocker]:
     """What each choice of a request waited behind, for each wait the longest first.
 
-    `rows` are of the same router. A request that still runs has no row, and one of another router
-    neither.
+    `rows` are of the same router. A request that still runs has no row, and
+    neither has a request of another router.
     """
     others = [other for other in rows if other is not row and _overlap(row, other)]
     found: list[Blocker] = []

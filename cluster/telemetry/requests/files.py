@@ -1,7 +1,7 @@
 """The rows in files: JSON lines, another file by size and by age, older files compressed.
 
     requests-ROUTER-TIME.jsonl        the present file of a router, locked while the router lives
-    requests-ROUTER-TIME.jsonl.zst    what it was; the oldest of them are removed
+    requests-ROUTER-TIME.jsonl.zst    the same file once it is complete; the oldest are removed
 
 One thread writes, so that no disk delays a token.
 """
@@ -68,7 +68,7 @@ class RowFiles:
         self._thread.start()
 
     def put(self, number: int) -> None:
-        """Write the row of that number soon; a row that finds no place is counted as lost."""
+        """Write the row of that number soon; a row beyond the queue's bound is counted as lost."""
         try:
             self._waiting.put_nowait(number)
         except queue.Full:

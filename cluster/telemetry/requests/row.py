@@ -85,8 +85,8 @@ class RequestRow:
 
     `waited_for` is the last reason for which the router let it wait (`docs/reference/refusals.md`),
     and `queued_before` the requests that waited there when it came. `reason` is the message that
-    the client got with an error, `refused_for` the kind of a refusal, `retry_after_s` the time that
-    it named, and `decided_s` the time from arrival to the decision to refuse. `time_to_cancel_s`
+    the client got with an error. `refused_for` is the kind of a refusal, and `retry_after_s` the
+    time that it named. `decided_s` goes from arrival to the decision to refuse. `time_to_cancel_s`
     goes from the end to the last replica that freed its blocks. `cost` is in the currency of the
     configured prices. `x_request_id` and `traceparent` are the client's own ids
     (`cluster/api/tracing.py`).
@@ -132,7 +132,7 @@ _REQUEST_FIELDS = tuple(one.name for one in fields(RequestRow) if one.name != "c
 # A list of a thousand rows has no texts, whatever the operator wants.
 _BRIEF_FIELDS = tuple(name for name in _REQUEST_FIELDS if name not in ("prompt", "answer"))
 _CHOICE_FIELDS = tuple(one.name for one in fields(ChoiceRow))
-# Sums or constants of the request stand before those of its first choice.
+# Where both have a field, the value of the request counts.
 _OF_FIRST = tuple(name for name in _CHOICE_FIELDS if name not in (*_REQUEST_FIELDS, "choice"))
 
 
@@ -159,7 +159,7 @@ def whole(row: RequestRow) -> dict[str, Any]:
 def faults_of(row: RequestRow) -> list[str]:
     """Where the stages do not add up to TTFT or TTLT within 1 %, or one ends before it begins.
 
-    It holds of every row. A measure that counts something twice breaks it.
+    A sound row has no fault. A measure that counts something twice causes one.
     """
     return [
         f"{row.request_id}.{choice.choice}: {fault}"

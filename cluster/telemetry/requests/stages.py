@@ -4,8 +4,8 @@
         │ offer ▸ decode_admission ▸ transfer ▸ failover ▸ decode ▸ last_flush │ TTLT
 
 They are times on the router's clock, in which the replicas' own measures have their places. What a
-transfer does while its prompt is computed is part of `prefill`. Of the stages behind the first
-token a choice has those alone that delayed its second one. Pure.
+transfer does while its prompt is computed is part of `prefill`. Behind the first
+token a choice has only the stages that delayed its second token. Pure.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LEAST_ERROR_S = 1e-4
 def stages_of(choice: ChoiceRow) -> tuple[StageTime, ...]:
     """The stages that a choice went through; none where it was not admitted.
 
-    A choice that got no token has those that are known of it.
+    A choice that got no token has only the stages that are known.
     """
     first = _until_first(choice)
     spans, at_s = [], 0.0

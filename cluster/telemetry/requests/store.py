@@ -21,10 +21,10 @@ _LISTED = 20
 
 @dataclass(frozen=True, slots=True)
 class RowFilter:
-    """Which rows are listed; empty and zero fields choose all. InvalidRequest for a wrong field.
+    """Which rows are listed; empty and zero fields choose all. Raises InvalidRequest.
 
     The newest come first, or with `slowest` the longest TTFT; where no token came, the whole time
-    counts. `since_s` are the last so many seconds, by the arrival.
+    counts. `since_s` chooses requests that arrived in the last so many seconds.
     """
 
     request_id: str = ""

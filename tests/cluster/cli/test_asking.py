@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
+from collections.abc import AsyncIterator
 
 import pytest
 
+from cluster.client.terminal import stream_answer
+from tandem_client import Tokens
 from tests.cluster.cli.fake_router import Router, run
 
 
@@ -96,3 +100,19 @@ def test_a_reader_that_goes_away_ends_it_quietly(router: Router) -> None:
         error = process.stderr.read()
     assert process.wait(30) == 1
     assert error == b""
+
+
+async def test_an_answer_is_closed_where_it_cannot_be_written() -> None:
+    closed = []
+
+    async def answer() -> AsyncIterator[Tokens]:
+        try:
+            yield Tokens(0, 0, (1,), "a")
+        finally:
+            closed.append(True)
+
+    events, out = answer(), io.StringIO()
+    out.close()
+    with pytest.raises(ValueError, match="closed file"):
+        await stream_answer(events, out)
+    assert closed
