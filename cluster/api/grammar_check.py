@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from engine.errors import InvalidRequest, Overloaded
@@ -51,6 +51,24 @@ class GrammarCheck:
             known = await self._tried(grammar, tenant)
         if known:
             raise InvalidRequest(f"{grammar.field}: {known}", field=grammar.field)
+
+    async def first(
+        self, samplings: Sequence[SamplingParams], own: SamplingParams, tenant: str
+    ) -> SamplingParams:
+        """The first of these whose grammar is sound; raises what the last one does.
+
+        Where the client's `own` grammar fails alone too, the error says where in it.
+        """
+        for sampling in samplings:
+            try:
+                sampling.check(self._vocabulary)
+                await self.check(sampling, tenant)
+                break
+            except InvalidRequest:
+                if sampling is samplings[-1]:
+                    await self.check(own, tenant)
+                    raise
+        return sampling
 
     async def close(self) -> None:
         """End the process and the thread."""

@@ -13,11 +13,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from cluster.api.chats.tools import Tool, ToolUse, json_object
+from cluster.api.chats.tools import Tool, ToolUse
 from cluster.parsing import deepseek, hermes, mistral, qwen3_coder
 from cluster.parsing.answer_delta import first_marker
 from cluster.parsing.parameter_schema import Schema, parameter_rules
 from engine.errors import InvalidRequest
+from engine.grammar.schema_check import read_schema
 from engine.types.grammar import JSON_OBJECT, Grammar
 
 # As `engine/grammar/compiler.py` has schemas: little whitespace, and no part left out.
@@ -43,11 +44,21 @@ def _value(schema: Schema) -> str:
     return f"%json {json.dumps({**schema, 'x-guidance': _STYLE}, ensure_ascii=False)}"
 
 
+def _checked(text: str, field: str) -> Schema:
+    """The schema in a JSON document; raises InvalidRequest, naming `field`."""
+    try:
+        return read_schema(text)
+    except InvalidRequest as error:
+        raise InvalidRequest(f"{field}: {error.message}", field=field) from None
+
+
 def _object(index: int, schema: str) -> list[str]:
-    return [f"args_{index}: {_value(json_object(schema or JSON_OBJECT) or {})}"]
+    return [f"args_{index}: {_value(_checked(schema or JSON_OBJECT, 'tools'))}"]
 
 
 def _blocks(index: int, schema: str) -> list[str]:
+    if schema:
+        _checked(schema, "tools")
     return parameter_rules(index, schema, _value)
 
 
@@ -147,10 +158,14 @@ def call_grammars(
 
 
 def _both(grammar: Callable[[bool], Grammar], tools: Sequence[Tool]) -> list[Grammar]:
-    """With the schemas of all tools, and with the schemas of strict tools alone, if they differ."""
-    if any(tool.parameters and not tool.strict for tool in tools):
-        return [grammar(False), grammar(True)]
-    return [grammar(False)]
+    """With the schemas of all tools, and with those of strict tools alone, if they differ."""
+    if not any(tool.parameters and not tool.strict for tool in tools):
+        return [grammar(False)]
+    loose = grammar(True)
+    try:
+        return [grammar(False), loose]
+    except InvalidRequest:
+        return [loose]
 
 
 class _GrammarWriter:
@@ -210,7 +225,7 @@ class _GrammarWriter:
 
     def _by_schema(self) -> str:
         assert self._content is not None
-        return f"content: {_value(json_object(self._content.text) or {})}"
+        return f"content: {_value(_checked(self._content.text, self._content.field))}"
 
     def _reasoning(self) -> tuple[str, list[str]]:
         """What stands before the answer, and its rules."""

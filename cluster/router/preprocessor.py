@@ -90,7 +90,7 @@ class Preprocessor:
         if isinstance(request.prompt, ChatPrompt):
             chat = await self._chat(request.prompt, sampling)
             ids, form = chat.ids, chat.form
-            sampling = await self._compiled(chat.samplings, request.tenant)
+            sampling = await self.grammars.first(chat.samplings, sampling, request.tenant)
         else:
             await self.grammars.check(sampling, request.tenant)
             ids = await self._tokenize(request.prompt)
@@ -129,18 +129,6 @@ class Preprocessor:
         return await self._threads.run(
             size, lambda: prepare_chat(self._tokenizer, self._forms, prompt, sampling)
         )
-
-    async def _compiled(self, samplings: Sequence[SamplingParams], tenant: str) -> SamplingParams:
-        """The first of these whose grammar can be compiled; raises what the last one does."""
-        for sampling in samplings:
-            try:
-                sampling.check(self._card.vocabulary)
-                await self.grammars.check(sampling, tenant)
-                break
-            except InvalidRequest:
-                if sampling is samplings[-1]:
-                    raise
-        return sampling
 
     def token_text(self, token: int) -> str:
         """One token as text by itself."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tests.fuzz import grammars
+from tests.fuzz.api_forms import anthropic_body, response_body
 from tests.fuzz.chat_messages import Body, message_of
 from tests.fuzz.values import fill, good_body, json_value, mutated
 
@@ -231,9 +232,16 @@ def drawn_body(rng: random.Random, kinds: Sequence[str], *, chat: bool) -> Body:
     return body
 
 
-def chat_body(rng: random.Random, kinds: Sequence[str], *, chat: bool) -> bytes:
-    """A body of these kinds as bytes, in some cases with something wrong in it."""
+def chat_body(rng: random.Random, kinds: Sequence[str], *, chat: bool, form: str = "chat") -> bytes:
+    """A body of these kinds as bytes, in some cases with something wrong in it.
+
+    `form`: a chat may be a "response" or a "message" instead.
+    """
     body = drawn_body(rng, kinds, chat=chat)
+    if form == "response":
+        body = response_body(body)
+    elif form == "message":
+        body = anthropic_body(body)
     if rng.random() < 0.2:
         for _ in range(rng.randint(1, 2)):
             _spoil(rng, body)

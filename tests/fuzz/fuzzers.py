@@ -28,8 +28,18 @@ _FORMS = {
     "completion": "/v1/completions",
     "chat": "/v1/chat/completions",
     "response": "/v1/responses",
+    "message": "/v1/messages",
 }
-_PATHS = (*_FORMS.values(), "/v1/responses/resp_a", "/v1/models", "/healthz", "/metrics", "/nope")
+_COUNT = "/v1/messages/count_tokens"
+_PATHS = (
+    *_FORMS.values(),
+    _COUNT,
+    "/v1/responses/resp_a",
+    "/v1/models",
+    "/healthz",
+    "/metrics",
+    "/nope",
+)
 # Of chats and completions, where requests are drawn by kinds.
 _CHATS = 0.85
 _CLOSE = "Connection: close\r\n"
@@ -110,8 +120,8 @@ class HttpFuzzer(_OverHttp):
     def _drawn(self, rng: random.Random) -> bytes:
         """A request of the kinds."""
         chat = rng.random() < _CHATS
-        form = "chat" if chat else "completion"
-        body = chat_body(rng, self._kinds, chat=chat)
+        form = rng.choice(["chat", "response", "message"]) if chat else "completion"
+        body = chat_body(rng, self._kinds, chat=chat, form=form)
         head = f"POST {_FORMS[form]} HTTP/1.1\r\n{self._head}{_JSON}"
         head += self._trace(rng)
         return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body

@@ -32,8 +32,11 @@ def test_requests_are_drawn_alike_from_the_same_seed():
     for make in (
         lambda rng: fuzzed_body(rng, "chat"),
         lambda rng: fuzzed_body(rng, "response"),
+        lambda rng: fuzzed_body(rng, "message"),
         lambda rng: fuzzed_message(rng, wire.GenerateRequest),
         lambda rng: chat_body(rng, list(KINDS), chat=True),
+        lambda rng: chat_body(rng, list(KINDS), chat=True, form="response"),
+        lambda rng: chat_body(rng, list(KINDS), chat=True, form="message"),
         lambda rng: chat_message(rng, list(KINDS)),
     ):
         first, second = ([make(random.Random(n)) for n in range(50)] for _ in range(2))

@@ -11,6 +11,7 @@ from typing import Any
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
+from cluster.gateway.messages.requests import MessagesRequest
 from cluster.gateway.openai_fields import IGNORED, REFUSED
 from cluster.gateway.openai_requests import ChatRequest, CompletionRequest
 from cluster.gateway.responses.requests import ResponseRequest
@@ -38,7 +39,7 @@ _GOOD = {
 def known_fields() -> list[str]:
     """Every field that a JSON request may have, in some form of request."""
     found = set(_GOOD) | set(IGNORED) | set(REFUSED)
-    for form in (ChatRequest, CompletionRequest, ResponseRequest):
+    for form in (ChatRequest, CompletionRequest, MessagesRequest, ResponseRequest):
         found |= set(form.model_fields)
     return sorted(found)
 
@@ -69,12 +70,16 @@ def json_value(rng: random.Random, depth: int = 0) -> Any:
 
 
 def good_body(rng: random.Random, form: str) -> dict[str, Any]:
-    """A body that is served: a "chat", a "completion" or a "response"."""
+    """A body that is served: a "chat", a "completion", a "response" or a "message"."""
     if form == "response":
         text = f"hello {rng.random()}"
         items = [{"role": "user", "content": [{"type": "input_text", "text": text}]}]
         return {"max_output_tokens": rng.randint(1, 6), "input": rng.choice([text, items])}
     body: dict[str, Any] = {"model": "demo", "max_tokens": rng.randint(1, 6)}
+    if form == "message":
+        text = f"hello {rng.random()}"
+        content = rng.choice([text, [{"type": "text", "text": text}]])
+        return body | {"messages": [{"role": "user", "content": content}]}
     chat = form == "chat"
     if chat:
         body["messages"] = [{"role": "user", "content": f"hello {rng.random()}"}]

@@ -124,7 +124,7 @@ def _tool(function: Mapping[str, Any], name: str) -> Tool:
 def _call(entry: object, name: str) -> ToolCall:
     function = _function(entry, name, _CALL, _CALLED)
     call_id = entry.get("id") if isinstance(entry, dict) else None
-    return tool_call(call_id, function.get("name"), function.get("arguments"), name)
+    return tool_call(call_id, function.get("name"), function.get("arguments"), name, ".function")
 
 
 def _function(
@@ -163,6 +163,9 @@ def _check_known(entry: Mapping[str, Any], name: str, known: frozenset[str]) -> 
 def json_text(value: object, field: str) -> str:
     """`value` as JSON; raises InvalidRequest, naming `field`."""
     try:
-        return check_text(json.dumps(value, ensure_ascii=False), field)
-    except (ValueError, RecursionError):
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    except ValueError:  # `1e999`, which is read as infinity
+        raise InvalidRequest(f"{field} has a number that is too large", field=field) from None
+    except RecursionError:
         raise InvalidRequest(f"{field} is nested too deep", field=field) from None
+    return check_text(text, field)

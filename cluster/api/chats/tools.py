@@ -6,6 +6,7 @@ Schemas and arguments are JSON texts, as both APIs carry them.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -77,12 +78,19 @@ def check_call_id(call_id: object, field: str) -> str:
     return call_id
 
 
-def tool_call(call_id: object, name: object, arguments: object, field: str) -> ToolCall:
-    """A call in the history; raises InvalidRequest, naming a field in `field`."""
+def tool_call(
+    call_id: object, name: object, arguments: object, field: str, function: str = ""
+) -> ToolCall:
+    """A call in the history; raises InvalidRequest, naming a field in `field`.
+
+    Its name and its arguments stand in `function` of `field`, as ".function".
+    """
+    inner = field + function
     if not isinstance(arguments, str) or arguments != valid_text(arguments):
-        raise InvalidRequest(f"{field}.arguments must be a string of JSON", field=field)
+        place = f"{inner}.arguments"
+        raise InvalidRequest(f"{place} must be a string of JSON", field=place)
     found = check_call_id(call_id, f"{field}.id")
-    return ToolCall(found, check_tool_name(name, f"{field}.name"), arguments)
+    return ToolCall(found, check_tool_name(name, f"{inner}.name"), arguments)
 
 
 def check_calls(calls: Sequence[object], field: str) -> None:
@@ -153,10 +161,18 @@ def _check_depth(value: object, field: str) -> None:
         raise InvalidRequest(f"{field}: {error.message}", field=field) from None
 
 
+def _finite(number: str) -> float:
+    """A float that JSON can have, unlike NaN."""
+    found = float(number)
+    if not math.isfinite(found):
+        raise ValueError(number)
+    return found
+
+
 def json_object(text: str) -> dict[str, Any] | None:
     """The object that a JSON text has; None for a text without one."""
     try:
-        found = json.loads(text)
+        found = json.loads(text, parse_float=_finite, parse_constant=_finite)
     except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None

@@ -94,6 +94,7 @@ class ResponseAnswer:
             "model": self._model,
             "output": self._output.json(),
             "usage": self._usage_json() if done else None,
+            **({"timing": self._usage.timing(1)} if done and self._note.timing else {}),
             **self._note.echo,
         }
 

@@ -61,6 +61,7 @@ class AskedResponse:
             echo=found.echo(body),
             stream_id=new_stream_id() if found.background else "",
             logprobs=found.has_logprobs,
+            timing=found.timing,
         )
         (request,) = call.requests
         if found.background:

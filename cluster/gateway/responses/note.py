@@ -37,6 +37,7 @@ class ResponseNote:
     """A response of a request that came at `created`, in seconds since the epoch.
 
     `echo` has the fields that come back. `stream_id` is empty where it is not in the background.
+    With `timing` the response has the stages of its answer.
     """
 
     request_id: str
@@ -44,6 +45,7 @@ class ResponseNote:
     echo: Json
     stream_id: str = ""
     logprobs: bool = False
+    timing: bool = False
 
     @property
     def response_id(self) -> str:

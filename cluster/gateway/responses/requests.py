@@ -205,6 +205,8 @@ class ResponseRequest(OpenAIRequest):
         if self.background and self.has_logprobs:
             field = "top_logprobs" if self.top_logprobs else "include"
             raise InvalidRequest(f"{field}: no log-probabilities in the background", field=field)
+        if self.background and self.timing:
+            raise InvalidRequest("timing: no stages in the background", field="timing")
 
     def _prompts(self) -> tuple[Prompt, ...]:
         mode, named = self.tool_choice

@@ -50,6 +50,18 @@ async def test_each_grammar_of_a_tenant_is_tried_once(check, tried):
     assert tried == [SOUND, WRONG, SOUND]
 
 
+async def test_an_error_in_a_larger_grammar_has_its_place_in_the_client_s_own(check):
+    own = Grammar("json_schema", '{"properties": {"a": {"type": "nope"}}}', "guided_json")
+    within = f'%llguidance {{}}\nstart: "so" %json {own.text}'
+    larger = SamplingParams(grammar=Grammar("lark", within, "guided_json"))
+    with pytest.raises(InvalidRequest, match="guided_json: #/properties/a: "):
+        await check.first([larger], SamplingParams(grammar=own), "a")
+    with pytest.raises(InvalidRequest, match="guided_json: line 2"):
+        await check.first([larger], SamplingParams(), "a")
+    sound = SamplingParams(grammar=SOUND)
+    assert await check.first([larger, sound], sound, "a") is sound
+
+
 async def test_a_request_without_a_grammar_starts_nothing(check, tried):
     await check.check(SamplingParams(), "a")
     assert not tried

@@ -116,6 +116,32 @@ def test_reasoning_before_an_answer_by_a_schema(compiler):
     assert grammar.field == "response_format"
 
 
+@pytest.mark.parametrize("schema", ["x", "1", "[]", '{"minProperties": 2}', "[" * 2000])
+def test_a_schema_beside_calls_or_reasoning_is_checked_as_alone(schema):
+    content = Grammar("json_schema", schema, "guided_json")
+    thought = ("<think>", "</think>", True)
+    for use, before in ((ToolUse(), thought), (ToolUse((PUT,)), None)):
+        with pytest.raises(InvalidRequest, match="guided_json: ") as caught:
+            call_grammars(HERMES, use, content, before)
+        assert caught.value.field == "guided_json"
+
+
+def test_nothing_follows_the_schema_false(compiler):
+    content = Grammar("json_schema", "false", "guided_json")
+    (grammar,) = call_grammars(HERMES, ToolUse(), content, ("<think>", "</think>", True))
+    with pytest.raises(InvalidRequest, match="guided_json"):
+        compiler.compile(grammar)
+
+
+@pytest.mark.parametrize("form", [HERMES, QWEN3_CODER])
+def test_arguments_that_repeat_a_key_fill_no_strict_schema(form):
+    wide = replace(GET, parameters='{"type": "object", "minProperties": 2}')
+    with pytest.raises(InvalidRequest, match="minProperties"):
+        call_grammars(form, ToolUse((wide,), "required"), None, None)
+    loose = replace(wide, strict=False)
+    assert len(call_grammars(form, ToolUse((loose,), "required"), None, None)) == 1
+
+
 def test_schemas_that_are_not_strict_may_be_left_out(compiler):
     best, last = call_grammars(HERMES, ToolUse((LOOSE,), "required"), None, None)
     _, write = FORMS["hermes"]

@@ -1,6 +1,8 @@
 """The bounds of tools, of their calls and of the fields for a template."""
 
 import json
+import math
+import re
 
 import pytest
 
@@ -20,6 +22,7 @@ from tandem_client.messages import chat_to_proto
 from tandem_client.protos import inference_pb2
 
 GET = Tool("get", "Gets.", '{"type": "object"}', True)
+NAN = '{"maximum": NaN}'
 CALL = ToolCall("c1", "get", '{"a": 1}')
 
 
@@ -54,6 +57,7 @@ def test_tools_in_openais_form():
             [function(parameters={"a": json.loads("[" * 65 + "]" * 65)})],
             "tools[0].function.parameters",
         ),
+        ([function(parameters={"maximum": math.inf})], "tools[0].function.parameters"),
         ([function(strict="yes")], "tools[0].function.strict"),
         ([function(returns={})], "tools[0].function.returns"),
     ],
@@ -95,12 +99,28 @@ def test_contradictions_and_too_much_are_refused():
         {str(i): 1 for i in range(33)},
         {"a": "x" * 20_000},
         {"a": json.loads("[" * 65 + "]" * 65)},
+        {"a": math.inf},
     ],
 )
 def test_template_fields_are_bounded(value):
     with pytest.raises(InvalidRequest) as caught:
         read_template_kwargs(value)
     assert caught.value.field == "chat_template_kwargs"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "field"),
+    [
+        ({"id": ""}, "m[0].id"),
+        ({"function": {"name": "a b", "arguments": "{}"}}, "m[0].function.name"),
+        ({"function": {"name": "get", "arguments": {}}}, "m[0].function.arguments"),
+    ],
+)
+def test_a_wrong_field_of_a_call_is_named_as_the_client_has_it(wrong, field):
+    call = {"id": "c1", "type": "function", "function": {"name": "get", "arguments": "{}"}}
+    with pytest.raises(InvalidRequest, match=re.escape(field)) as caught:
+        read_tool_calls([call | wrong], "m")
+    assert caught.value.field == field
 
 
 def test_a_result_answers_an_open_call_once():
@@ -141,7 +161,9 @@ def test_a_wrong_chat_on_the_wire_is_refused():
         ({"tool_choice": inference_pb2.TOOL_CHOICE_REQUIRED}, "tool_choice"),
         ({"named_tool": "get"}, "chat.named_tool"),
         ({"template_kwargs": "[]"}, "chat.template_kwargs"),
+        ({"template_kwargs": '{"a": 1e999}'}, "chat.template_kwargs"),
         ({"tools": [inference_pb2.Tool(name="a", parameters="[")]}, "chat.tools[0].parameters"),
+        ({"tools": [inference_pb2.Tool(name="a", parameters=NAN)]}, "chat.tools[0].parameters"),
     ):
         with pytest.raises(InvalidRequest) as caught:
             chat_from_proto(inference_pb2.Chat(messages=[message], **wrong))

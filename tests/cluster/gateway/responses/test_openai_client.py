@@ -181,6 +181,16 @@ async def test_reasoning_calls_and_text_are_items_of_their_own(client, generator
     assert request.prompt.use == ToolUse((tool,))
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_response_has_its_stages_where_the_client_asks(client, stream):
+    asked = {"model": "demo", "input": "hello", "stream": stream}
+    found = await client.responses.create(**asked, extra_body={"timing": True})
+    whole = (await events_of(found))[-1]["response"] if stream else dumped(found)
+    assert whole["timing"]["total_s"] >= 0 and whole["timing"]["choices"][0]["choice"] == 0
+    plain = await client.responses.create(model="demo", input="hello")
+    assert "timing" not in dumped(plain)
+
+
 async def test_the_clients_own_stream_gathers_the_response(client, generator):
     generator.parts = thoughts()
     async with client.responses.stream(model="demo", input="x", tools=[WEATHER]) as stream:

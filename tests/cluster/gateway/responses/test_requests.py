@@ -53,7 +53,7 @@ RESULT = item("function_call_output", call_id="c", output="1")
         ([USER | {"content": "\ud800"}], "input[0].content"),
         ([CALL | {"call_id": ""}], "input[0].call_id"),
         ([CALL | {"name": "a b"}], "input[0].name"),
-        ([CALL | {"arguments": {}}], "input[0]"),
+        ([CALL | {"arguments": {}}], "input[0].arguments"),
         ([CALL | {"more": 1}], "input[0].more"),
         ([CALL, CALL], "input[1].call_id"),
         ([CALL, RESULT, RESULT], "input[2].call_id"),
@@ -118,6 +118,7 @@ def test_a_wrong_input_is_named(items, field):
         ({"instructions": 5}, "instructions"),
         ({"background": True, "store": False}, "store"),
         ({"background": True, "top_logprobs": 1}, "top_logprobs"),
+        ({"background": True, "timing": True}, "timing"),
         ({"background": True, "include": ["message.output_text.logprobs"]}, "include"),
         ({"stream_options": {"include_obfuscation": False}}, "stream_options"),
         ({"structured_outputs": {"regex": "a"}, "text": {"format": {"type": "json_object"}}},) * 1
