@@ -147,7 +147,7 @@ HANDLINGS = (
     _handling(
         "step that raises",
         "decode_pool/loop.py",
-        ("            self._fail(spans, error)\n", "            raise\n"),
+        ("            self._fail(step.spans, error)\n", "            raise\n"),
         (
             "tests/decode_pool/test_loop_streams.py",
             "test_a_failed_step_spares_a_request_whose_text_ended_beside_it",

@@ -40,6 +40,7 @@ NOT_BY_ONE_REQUEST = {
     "tandem_prefill_step_failures_total",
     "tandem_decode_step_failures_total",
     "tandem_decode_preemptions_total",
+    "tandem_decode_recomputed_tokens_total",
     "tandem_decode_local_prefills_total",
     "tandem_prefix_evictions_total",
     "tandem_prefix_hit_tokens_total",

@@ -122,13 +122,20 @@ async def grpc_end(local):
     return error.value.message
 
 
-async def http_end(local, *, stream):
+async def http_end(local, begun=None):
+    """The end of a whole answer, or of a stream, which tells `begun` when its status has come."""
     body = {"model": "tiny", "prompt": PROMPTS[0], "max_tokens": 1900, "ignore_eos": True}
     url = f"http://{local.router.http_address}/v1/completions"
-    async with httpx.AsyncClient(timeout=30) as client:
-        answer = await client.post(url, json=body | {"stream": stream})
-    assert answer.status_code == (200 if stream else 503)
-    last = answer.text.split("data: ")[-1] if stream else answer.text
+    body |= {"stream": begun is not None}
+    async with (
+        httpx.AsyncClient(timeout=30) as client,
+        client.stream("POST", url, json=body) as answer,
+    ):
+        if begun is not None:
+            begun.set()
+        await answer.aread()
+    assert answer.status_code == (200 if begun else 503)
+    last = answer.text.split("data: ")[-1]
     error = json.loads(last)["error"]
     assert error["code"] == "unavailable"
     return error["message"]
@@ -145,18 +152,21 @@ async def socket_end(local):
 
 @pytest.mark.parametrize("drain_s", [0.0, 1.5])
 async def test_a_plain_stream_that_outlasts_its_router_ends_with_a_retryable_error(config, drain_s):
+    begun = asyncio.Event()
     async with cluster(config) as local:
         ends = [
             asyncio.create_task(one)
             for one in (
                 grpc_end(local),
-                http_end(local, stream=True),
-                http_end(local, stream=False),
+                http_end(local, begun),
+                http_end(local),
                 socket_end(local),
             )
         ]
         await eventually(lambda: local.router.router.running == 4)
         await eventually(lambda: sum(one.load().running for one in local.decode) == 4)
+        # Until its first token an answer has no status, and may get that of the error.
+        await asyncio.wait_for(begun.wait(), 30)
         await local.router.drain(drain_s)
         for message in await asyncio.gather(*ends):
             assert message == "the router ended; send the request again"
