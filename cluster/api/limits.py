@@ -42,6 +42,9 @@ MAX_JSON_VALUES = 32_768
 MAX_MESSAGE_FIELDS = 32_768
 # Log-probabilities in one answer, with the likeliest tokens: some 30 MB of JSON.
 MAX_NUMBERS = 1_000_000
+# Rows of the request log in one answer, where no number is asked for and at most.
+LISTED_ROWS = 20
+MAX_LISTED_ROWS = 1000
 
 
 class Limit(NamedTuple):

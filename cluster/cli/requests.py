@@ -9,6 +9,8 @@ import re
 import time
 from typing import Any
 
+from cluster.api.limits import LISTED_ROWS, MAX_LISTED_ROWS
+
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _TIMES = ("queue_s", "prefill_s", "first_flush_s", "ttft_s", "gap_p95_s", "ttlt_s")
 _COLUMNS = (
@@ -16,7 +18,6 @@ _COLUMNS = (
     *("prompt", "tokens", "queue", "prefill", "flush", "TTFT", "gap p95", "TTLT"),
 )
 _TEXT_COLUMNS = 7  # the first ones are aligned to the left
-_MOST_LIMIT = 1000
 
 
 def add_requests(listed: argparse.ArgumentParser, explained: argparse.ArgumentParser) -> None:
@@ -27,8 +28,8 @@ def add_requests(listed: argparse.ArgumentParser, explained: argparse.ArgumentPa
     listed.add_argument("--failed", action="store_true", help="what did not end well")
     text = "received in the last 90s, 15m, 2h or 1d"
     listed.add_argument("--since", type=_seconds, default=0.0, metavar="TIME", help=text)
-    text = f"at most N requests (default: 20; at most {_MOST_LIMIT})"
-    listed.add_argument("--limit", type=_limit, default=20, metavar="N", help=text)
+    text = f"at most N requests (default: {LISTED_ROWS}; at most {MAX_LISTED_ROWS})"
+    listed.add_argument("--limit", type=_limit, default=LISTED_ROWS, metavar="N", help=text)
     explained.add_argument("request", metavar="ID", help="as `tandem requests` shows it")
     for parser in (listed, explained):
         parser.add_argument("--json", action="store_true", help="print JSON with all fields")
@@ -120,6 +121,6 @@ def _seconds(text: str) -> float:
 
 
 def _limit(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and 1 <= int(text[:9]) <= _MOST_LIMIT):
-        raise argparse.ArgumentTypeError(f"must be a number from 1 to {_MOST_LIMIT}")
+    if not (text.isascii() and text.isdecimal() and 1 <= int(text[:9]) <= MAX_LISTED_ROWS):
+        raise argparse.ArgumentTypeError(f"must be a number from 1 to {MAX_LISTED_ROWS}")
     return int(text)

@@ -28,6 +28,8 @@ _POLL_S = 0.0001
 # Bound: blocks of a GPU on which a communicator's kernels run. They spin there until bytes come,
 # and each has buffers.
 _MOST_CTAS = 4
+# How often a thread that waits for an abort says so.
+_ABORT_LOG_S = 30.0
 
 
 def nccl_available() -> bool:
@@ -98,7 +100,7 @@ class NcclChannel(Channel):
         with self._lock:
             aborting, self._aborting = self._aborting, None
         if aborting is not None:
-            aborting.join()
+            _await_end(aborting)
             STREAMS.give(self._stream)
 
     def _connect(self, spec: ChannelSpec) -> None:
@@ -172,6 +174,14 @@ def _tell(name: str, seconds: float, taken: int, networks: set[str]) -> None:
     _log.info("nccl %s: joined in %.1f s, %.0f MiB, by %s", name, seconds, taken / 2**20, by)
     if (warning := missed_rdma(networks, rdma_wanted())) is not None:
         _log.warning("nccl %s: %s", name, warning)
+
+
+def _await_end(aborting: threading.Thread) -> None:
+    """Wait for an abort. There is no deadline: until its end NCCL may write to the KV buffer."""
+    aborting.join(_ABORT_LOG_S)
+    while aborting.is_alive():
+        _log.error("an NCCL communicator is not aborted after %g s more", _ABORT_LOG_S)
+        aborting.join(_ABORT_LOG_S)
 
 
 def _abort(group: Any) -> None:

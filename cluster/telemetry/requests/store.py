@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from cluster.api.limits import LISTED_ROWS, MAX_LISTED_ROWS
 from cluster.api.validation import check_name, check_request_id
 from cluster.telemetry.requests.row import RequestRow
 from engine.errors import InvalidRequest
@@ -14,9 +15,6 @@ from engine.errors import InvalidRequest
 MOST_ROWS = 10_000
 # Bound: choices of all rows, since a request may have many.
 _CHOICES_A_ROW = 2
-# Bound: rows of one answer.
-MOST_LISTED = 1000
-_LISTED = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +39,8 @@ class RowFilter:
         check_name(self.tenant, "tenant")
         if not (math.isfinite(self.since_s) and self.since_s >= 0):
             raise InvalidRequest("since_s must be a number of seconds", field="since_s")
-        if not 0 <= self.limit <= MOST_LISTED:
-            raise InvalidRequest(f"limit must be at most {MOST_LISTED}", field="limit")
+        if not 0 <= self.limit <= MAX_LISTED_ROWS:
+            raise InvalidRequest(f"limit must be at most {MAX_LISTED_ROWS}", field="limit")
 
     def of(self, rows: Iterable[RequestRow], now: float | None = None) -> list[RequestRow]:
         """The chosen ones of `rows`, which are in the order of their ends. `now` is time.time()."""
@@ -53,7 +51,7 @@ class RowFilter:
         found.reverse()
         if self.slowest:
             found.sort(key=lambda row: -(row.ttft_s or row.total_s or 0.0))
-        return found[: self.limit or _LISTED]
+        return found[: self.limit or LISTED_ROWS]
 
     def _takes(self, row: RequestRow) -> bool:
         return (
