@@ -8,13 +8,14 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class DecodeRequest(_message.Message):
-    __slots__ = ("transfer", "prompt", "choice", "prefill_replica", "prefill_address", "request_id", "tenant", "local_prefill", "flush_s", "flush_tokens", "lane", "ttft_budget_s", "progress", "urgency", "batch_window_s", "scoring", "output_ids")
+    __slots__ = ("transfer", "prompt", "choice", "prefill_replica", "prefill_address", "request_id", "traceparent", "tenant", "local_prefill", "flush_s", "flush_tokens", "lane", "ttft_budget_s", "progress", "urgency", "batch_window_s", "scoring", "output_ids")
     TRANSFER_FIELD_NUMBER: _ClassVar[int]
     PROMPT_FIELD_NUMBER: _ClassVar[int]
     CHOICE_FIELD_NUMBER: _ClassVar[int]
     PREFILL_REPLICA_FIELD_NUMBER: _ClassVar[int]
     PREFILL_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
     LOCAL_PREFILL_FIELD_NUMBER: _ClassVar[int]
     FLUSH_S_FIELD_NUMBER: _ClassVar[int]
@@ -32,6 +33,7 @@ class DecodeRequest(_message.Message):
     prefill_replica: str
     prefill_address: str
     request_id: str
+    traceparent: str
     tenant: str
     local_prefill: bool
     flush_s: float
@@ -43,7 +45,7 @@ class DecodeRequest(_message.Message):
     batch_window_s: float
     scoring: _prefill_pb2.Scoring
     output_ids: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, transfer: _Optional[str] = ..., prompt: _Optional[int] = ..., choice: _Optional[int] = ..., prefill_replica: _Optional[str] = ..., prefill_address: _Optional[str] = ..., request_id: _Optional[str] = ..., tenant: _Optional[str] = ..., local_prefill: bool = ..., flush_s: _Optional[float] = ..., flush_tokens: _Optional[int] = ..., lane: _Optional[str] = ..., ttft_budget_s: _Optional[float] = ..., progress: bool = ..., urgency: _Optional[_Union[_prefill_pb2.Urgency, str]] = ..., batch_window_s: _Optional[float] = ..., scoring: _Optional[_Union[_prefill_pb2.Scoring, _Mapping]] = ..., output_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, transfer: _Optional[str] = ..., prompt: _Optional[int] = ..., choice: _Optional[int] = ..., prefill_replica: _Optional[str] = ..., prefill_address: _Optional[str] = ..., request_id: _Optional[str] = ..., traceparent: _Optional[str] = ..., tenant: _Optional[str] = ..., local_prefill: bool = ..., flush_s: _Optional[float] = ..., flush_tokens: _Optional[int] = ..., lane: _Optional[str] = ..., ttft_budget_s: _Optional[float] = ..., progress: bool = ..., urgency: _Optional[_Union[_prefill_pb2.Urgency, str]] = ..., batch_window_s: _Optional[float] = ..., scoring: _Optional[_Union[_prefill_pb2.Scoring, _Mapping]] = ..., output_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Admitted(_message.Message):
     __slots__ = ("transfer_s", "admission_s", "bytes")

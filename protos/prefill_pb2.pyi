@@ -18,13 +18,14 @@ URGENCY_PRESSED: Urgency
 URGENCY_URGENT: Urgency
 
 class PrefillRequest(_message.Message):
-    __slots__ = ("transfer", "prompt", "choice", "decode_replica", "ttft_budget_s", "request_id", "tenant", "lane", "progress", "urgency", "scoring")
+    __slots__ = ("transfer", "prompt", "choice", "decode_replica", "ttft_budget_s", "request_id", "traceparent", "tenant", "lane", "progress", "urgency", "scoring")
     TRANSFER_FIELD_NUMBER: _ClassVar[int]
     PROMPT_FIELD_NUMBER: _ClassVar[int]
     CHOICE_FIELD_NUMBER: _ClassVar[int]
     DECODE_REPLICA_FIELD_NUMBER: _ClassVar[int]
     TTFT_BUDGET_S_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
     LANE_FIELD_NUMBER: _ClassVar[int]
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
@@ -36,12 +37,13 @@ class PrefillRequest(_message.Message):
     decode_replica: str
     ttft_budget_s: float
     request_id: str
+    traceparent: str
     tenant: str
     lane: str
     progress: bool
     urgency: Urgency
     scoring: Scoring
-    def __init__(self, transfer: _Optional[str] = ..., prompt: _Optional[int] = ..., choice: _Optional[int] = ..., decode_replica: _Optional[str] = ..., ttft_budget_s: _Optional[float] = ..., request_id: _Optional[str] = ..., tenant: _Optional[str] = ..., lane: _Optional[str] = ..., progress: bool = ..., urgency: _Optional[_Union[Urgency, str]] = ..., scoring: _Optional[_Union[Scoring, _Mapping]] = ...) -> None: ...
+    def __init__(self, transfer: _Optional[str] = ..., prompt: _Optional[int] = ..., choice: _Optional[int] = ..., decode_replica: _Optional[str] = ..., ttft_budget_s: _Optional[float] = ..., request_id: _Optional[str] = ..., traceparent: _Optional[str] = ..., tenant: _Optional[str] = ..., lane: _Optional[str] = ..., progress: bool = ..., urgency: _Optional[_Union[Urgency, str]] = ..., scoring: _Optional[_Union[Scoring, _Mapping]] = ...) -> None: ...
 
 class SharedPrompt(_message.Message):
     __slots__ = ("ids", "sampling")

@@ -80,6 +80,7 @@ def sequence_from_proto(
         urgency=_URGENCY_FROM_WIRE.get(request.urgency, Urgency.URGENT),
         batch_window_s=window_s,
         request_id=request.request_id,
+        traceparent=request.traceparent,
         scoring=Scoring(scoring.first, scoring.top, tokens) if scoring.first else None,
     )
 

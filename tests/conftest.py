@@ -19,6 +19,8 @@ from cluster.telemetry.requests.row import RequestRow, faults_of
 if TYPE_CHECKING:
     from xdist.scheduler import LoadScopeScheduling
 
+    from cluster.telemetry.traces.request_tracer import RequestSpan
+
 with suppress(ImportError):  # an image for GPUs may not have it
     from hypothesis import HealthCheck, settings
 
@@ -66,9 +68,9 @@ def rows_add_up(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     faults: list[str] = []
     add = RequestLog.add
 
-    def checked(log: RequestLog, row: RequestRow) -> int:
+    def checked(log: RequestLog, row: RequestRow, span: RequestSpan | None = None) -> int:
         faults.extend(faults_of(row))
-        return add(log, row)
+        return add(log, row, span)
 
     monkeypatch.setattr(RequestLog, "add", checked)
     yield

@@ -1,12 +1,14 @@
-"""The section `request_log`: the rows of requests that ended."""
+"""The sections `request_log` and `tracing`: what is kept and told of requests."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from engine.config import require
 
 _MIB = 1 << 20
+_OTLP = re.compile(r"https?://[^\s/@]+:\d{1,5}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,3 +42,28 @@ class RequestLogConfig:
         require(self.keep_files >= 1, "keep_files must be at least 1")
         require(self.prefill_price >= 0, "prefill_price must not be negative")
         require(self.decode_price >= 0, "decode_price must not be negative")
+
+
+@dataclass(frozen=True, slots=True)
+class TracingConfig:
+    """A trace of each request by OpenTelemetry, sent by OTLP over gRPC. Off without `otlp`."""
+
+    otlp: str | None = None
+    """The collector, as `http://HOST:PORT`, or `https://HOST:PORT` with the system's certificates.
+    Headers and other certificates come from the environment (`OTEL_EXPORTER_OTLP_HEADERS`).
+    """
+    share: float = 1.0
+    """The share of the requests without a `traceparent` that is traced. Otherwise the client's flag
+    decides.
+    """
+    most_per_s: float = 50.0
+    """The most traces that a router begins in a second."""
+    buffered_spans: int = 8192
+    """Spans that wait for a slow collector; more are dropped."""
+
+    def __post_init__(self) -> None:
+        known = self.otlp is None or _OTLP.fullmatch(self.otlp) is not None
+        require(known, "otlp must be http://HOST:PORT or https://HOST:PORT")
+        require(0 <= self.share <= 1, "share must be between 0 and 1")
+        require(self.most_per_s > 0, "most_per_s must be positive")
+        require(self.buffered_spans >= 64, "buffered_spans must be at least 64")

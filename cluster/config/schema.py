@@ -19,7 +19,7 @@ from cluster.config.deployment import DirectoryConfig, RayConfig
 from cluster.config.endpoints import ENDPOINTS, EndpointConfig
 from cluster.config.error_messages import describe
 from cluster.config.journal import JournalConfig
-from cluster.config.request_log import RequestLogConfig
+from cluster.config.request_log import RequestLogConfig, TracingConfig
 from cluster.config.router import KEYS_IN_REDIS, RouterConfig
 from cluster.config.security import SecurityConfig
 from cluster.config.source import merge_overrides, read_document
@@ -64,6 +64,8 @@ class TandemConfig:
     """Resumable streams."""
     request_log: RequestLogConfig = field(default_factory=RequestLogConfig)
     """The rows of requests that ended."""
+    tracing: TracingConfig = field(default_factory=TracingConfig)
+    """Traces of requests by OpenTelemetry."""
     ray: RayConfig = field(default_factory=RayConfig)
     """The Ray cluster that runs the replicas."""
     endpoints: dict[str, EndpointConfig] = field(default_factory=lambda: dict(ENDPOINTS))

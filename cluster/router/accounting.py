@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cluster.admission.assignment import QueueWait
 from cluster.admission.refusals import Refused, is_fault
@@ -25,6 +25,9 @@ from cluster.telemetry.request_log import RequestLog
 from cluster.telemetry.requests.row import ChoiceRow, RequestRow
 from engine.errors import Overloaded, TandemError
 from protos.status import one_line
+
+if TYPE_CHECKING:
+    from cluster.telemetry.traces.request_tracer import RequestSpan
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +43,7 @@ class RequestAccount:
 
     `ttft_s` is the time to the first token of its first choice that has one. `streams` are those of
     its admitted choices, and `first_output` the tokens of the first one. With `timing` its client
-    gets the stages of each choice.
+    gets the stages of each choice. `span` is that of its trace.
     """
 
     request_id: str
@@ -51,10 +54,16 @@ class RequestAccount:
     ttft_s: float | None = None
     trace: Trace = NO_TRACE
     timing: bool = False
+    span: RequestSpan | None = None
     prompt_ids: Sequence[int] | None = None
     first_output: Sequence[int] = ()
     wait: QueueWait = field(default_factory=QueueWait)
     streams: list[StreamMetrics] = field(default_factory=list)
+
+    @property
+    def traceparent(self) -> str:
+        """What names the request to traces of replicas; empty where nobody traces it."""
+        return self.trace.parent if self.span is None else self.span.traceparent
 
     def first_token(self, ttft_s: float) -> None:
         """Note the first token of the request; first tokens of further choices are ignored."""
@@ -91,8 +100,9 @@ class RequestAccounting:
         route = self._canaries.route(self._endpoint_of(request), tenant, request_id)
         began_s = time.monotonic() if request.arrived_s is None else request.arrived_s
         trace, timing = request.trace, request.timing
+        span = self.log.begin(route.endpoint, began_s + _EPOCH_S, trace.parent)
         return RequestAccount(
-            request_id, tenant, labels, route, began_s, trace=trace, timing=timing
+            request_id, tenant, labels, route, began_s, trace=trace, timing=timing, span=span
         )
 
     def turned_away(self, account: RequestAccount, error: TandemError) -> None:
@@ -129,7 +139,7 @@ class RequestAccounting:
         row = _row(account, outcome, last, **texts)
         if self._cost_of is not None:
             row = replace(row, cost=self._cost_of(row.choices))
-        number = self.log.add(row)
+        number = self.log.add(row, account.span)
         if not isinstance(last, Summary):
             # The replicas tell later that they have freed its blocks.
             for stream in account.streams:

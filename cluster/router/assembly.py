@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from cluster.api import ModelCard
 from cluster.autoscaling.load_signals import LoadLimits
 from cluster.autoscaling.runner import AutoscalingRunner, Wake
+from cluster.config.request_log import TracingConfig
 from cluster.config.schema import TandemConfig
 from cluster.discovery.healthy_replicas import HealthyReplicas
 from cluster.discovery.redis_directory import Directory
@@ -29,6 +31,9 @@ from engine.kv.prefix_digest import Chain
 from engine.model_description import ModelDescription, describe
 from engine.text.tokenizer import Tokenizer
 from engine.types.lane_quota import most_of
+
+if TYPE_CHECKING:
+    from cluster.telemetry.traces.request_tracer import RequestTracer
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +97,19 @@ def new_accounting(
         labels,
         canaries,
         preprocessor.endpoint_of,
-        RequestLog(store, files),
+        RequestLog(store, files, _new_tracer(config.tracing, router)),
         prices.cost_of if prices.known else None,
         preprocessor.text if wanted.texts else None,
     )
+
+
+def _new_tracer(config: TracingConfig, router: str) -> RequestTracer | None:
+    if config.otlp is None:
+        return None
+    # Only here: its import takes a good part of a router's start.
+    from cluster.telemetry.traces.request_tracer import RequestTracer
+
+    return RequestTracer.to_collector(config, router)
 
 
 def new_journal(config: TandemConfig, router: str, model_identity: str) -> Journal | None:

@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 
 from cluster.admission.admission_queue import AdmissionQueue
 from cluster.admission.arrival import retry_key, size_of
@@ -118,7 +119,7 @@ class RequestPhases:
         # Nobody worked on it for a while, so it has some time in any case.
         left_s = max(_LEAST_REST_S, self._timeout_s - (time.monotonic() - account.began_s))
         async with self._within(left_s):
-            prepared = await self._prepare(request, account.request_id)
+            prepared = await self._prepare(request, account)
             account.prompt_ids = prepared.prompt_ids
             wanted = one_of(placement_request(prepared, account.began_s, account.tenant, request))
             runs = []
@@ -141,7 +142,7 @@ class RequestPhases:
     ) -> tuple[PreparedRequest, list[Assignment]]:
         """Prepare and admit a new request. A prompt that is too long is named by its field."""
         with _named(request.prompt):
-            prepared = await self._prepare(request, account.request_id)
+            prepared = await self._prepare(request, account)
             if prepared.delivery.at_end:
                 events.keep_text()
             account.prompt_ids = prepared.prompt_ids
@@ -149,11 +150,12 @@ class RequestPhases:
             tell = events.put if prepared.delivery.progress else None
             return prepared, await self._admission.enter(wanted, tell, account.wait)
 
-    async def _prepare(self, request: GenerateRequest, request_id: str) -> PreparedRequest:
+    async def _prepare(self, request: GenerateRequest, account: RequestAccount) -> PreparedRequest:
         """Prepare a request. The KV of the largest decode replica bounds its `max_tokens`."""
         records = self._pools.healthy("decode")
         most = max((token_capacity(record) for record in records), default=None)
-        return await self._preprocessor.prepare(request, request_id, most)
+        prepared = await self._preprocessor.prepare(request, account.request_id, most)
+        return replace(prepared, traceparent=account.traceparent)
 
     async def _adopt_choice(
         self,

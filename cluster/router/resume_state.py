@@ -29,6 +29,7 @@ class PreparedRequest:
     `chain` has the digests of the prompt's full blocks; None where there is no prefix cache.
     Where the prompt's own tokens are scored, these are the tokens from `scored_from` on, each with
     the `top` likeliest at its position. `form` is that of a chat's answers, as in Started.
+    `traceparent` names the request's trace to the replicas.
     """
 
     request_id: str
@@ -44,6 +45,7 @@ class PreparedRequest:
     top: int = 0
     batch_window_s: float | None = None
     form: str = ""
+    traceparent: str = ""
 
     @property
     def prompt_ids(self) -> tuple[int, ...]:
@@ -135,6 +137,7 @@ class ResumeState:
             lane=self.prepared.lane,
             urgency=urgency_to_proto(self.urgency),
             request_id=self.prepared.request_id,
+            traceparent=self.prepared.traceparent,
             tenant=self.prepared.tenant,
             progress=self.prepared.delivery.progress,
         )
@@ -148,6 +151,7 @@ class ResumeState:
             prefill_replica=pair.prefill.id,
             prefill_address=pair.prefill.address,
             request_id=self.prepared.request_id,
+            traceparent=self.prepared.traceparent,
             tenant=self.prepared.tenant,
             local_prefill=pair.local,
             flush_s=self.prepared.delivery.flush_delay_s,

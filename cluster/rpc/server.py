@@ -204,4 +204,5 @@ class _RouterSession:
 
 
 def _names(request: Any) -> dict[str, object]:
-    return {"request_id": request.request_id, "choice": request.choice}
+    named = {"request_id": request.request_id, "choice": request.choice}
+    return named | {"traceparent": request.traceparent} if request.traceparent else named

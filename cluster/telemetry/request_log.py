@@ -1,5 +1,7 @@
 """The request log: one row for each request that ended, in memory, and as a line at level info.
 
+Where requests are traced, the row ends the request's trace, too.
+
 … info cluster.telemetry.request_log request ended request_id=r-1 endpoint=chat config=3f9a1c02
 outcome=ok …
 """
@@ -8,10 +10,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from typing import TYPE_CHECKING
 
 from cluster.telemetry.requests.files import RowFiles
 from cluster.telemetry.requests.row import RequestRow, brief
 from cluster.telemetry.requests.store import RequestStore
+
+if TYPE_CHECKING:
+    # OpenTelemetry's exporter takes a while to import, and few routers trace.
+    from cluster.telemetry.traces.request_tracer import RequestSpan, RequestTracer
 
 log = logging.getLogger(__name__)
 
@@ -26,13 +33,27 @@ _LOGGED = (
 class RequestLog:
     """Takes the row of each request that ended. With `files` it is written there, too."""
 
-    def __init__(self, store: RequestStore | None = None, files: RowFiles | None = None) -> None:
+    def __init__(
+        self,
+        store: RequestStore | None = None,
+        files: RowFiles | None = None,
+        tracer: RequestTracer | None = None,
+    ) -> None:
         self._files = files
+        self._tracer = tracer
         self.store = RequestStore() if store is None else store
 
-    def add(self, row: RequestRow) -> int:
-        """Keep a row; returns its number, for `vacated`."""
+    def begin(self, endpoint: str, received_at: float, traceparent: str) -> RequestSpan | None:
+        """Begin the trace of a request, as `RequestTracer.begin`; None where none is traced."""
+        if self._tracer is None:
+            return None
+        return self._tracer.begin(endpoint, received_at, traceparent)
+
+    def add(self, row: RequestRow, span: RequestSpan | None = None) -> int:
+        """Keep a row, and end the request's trace; returns its number, for `vacated`."""
         write(row)
+        if self._tracer is not None and span is not None:
+            self._tracer.end(span, row)
         number = self.store.add(row)
         if self._files is not None:
             self._files.put(number)
@@ -43,10 +64,13 @@ class RequestLog:
         self.store.vacated(number, seconds)
 
     async def close(self) -> None:
-        """End the files, once their last rows are written. Idempotent."""
+        """End files and traces, once their last rows are written and sent. Idempotent."""
         files, self._files = self._files, None
+        tracer, self._tracer = self._tracer, None
         if files is not None:
             await asyncio.to_thread(files.close)
+        if tracer is not None:
+            await asyncio.to_thread(tracer.close)
 
 
 def write(row: RequestRow) -> None:

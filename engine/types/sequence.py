@@ -33,7 +33,7 @@ class Sequence:
     - `lane`, `ttft_budget_s` (from arrival to first token): these order the prompts.
     - `urgency`: how much of shared cores the prompt gets; waiting prompts raise it.
     - `batch_window_s`: how long the request may wait for a decode batch; None: the pool's window.
-    - `request_id`: for logs.
+    - `request_id`, `traceparent` (of W3C; empty where nobody traces it): for logs.
     - `scoring`: requests the log-probabilities of the prompt's own tokens.
     - `matcher`: the state of the grammar in `sampling`; set before the sequence is computed.
     - `table`: converts `blocks` to an array; the engine makes it.
@@ -55,6 +55,7 @@ class Sequence:
     urgency: Urgency = Urgency.PROMPTS
     batch_window_s: float | None = None
     request_id: str = ""
+    traceparent: str = ""
     scoring: Scoring | None = None
     matcher: TokenMatcher | None = None
     table: BlockTable | None = field(default=None, init=False, repr=False, compare=False)
@@ -67,7 +68,8 @@ class Sequence:
     @property
     def named_in_log(self) -> dict[str, object]:
         """The fields that every log line about the request has."""
-        return {"request_id": self.request_id, "choice": self.choice}
+        named: dict[str, object] = {"request_id": self.request_id, "choice": self.choice}
+        return named | {"traceparent": self.traceparent} if self.traceparent else named
 
     @property
     def output_tokens(self) -> int:

@@ -1,0 +1,1 @@
+"""OpenTelemetry traces of requests, made from the rows of the request log."""

@@ -1,0 +1,87 @@
+"""The spans of a request: one for each stage of each choice, beside each other. Pure.
+
+    request ├─ admission ├─ prefill_queue ├─ prefill ├─ first_flush ├─ transfer ├─ decode …
+
+A failover has a span of its own, with a link to the stage that it broke off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from cluster.telemetry.requests.row import ChoiceRow, RequestRow
+from cluster.telemetry.requests.stages import stages_of
+
+Value = str | int | float | bool
+
+# Bound: choices of one request that have spans.
+MOST_CHOICES = 16
+_AT_PREFILL = frozenset({"prefill_queue", "prefill", "first_flush"})
+_AT_DECODE = frozenset({"decode_admission", "decode", "last_flush"})
+
+
+@dataclass(frozen=True, slots=True)
+class StageSpan:
+    """One stage of a choice, in seconds since the request arrived.
+
+    `breaks_off` is the place, in the list of the request's spans, of the stage that a failover
+    ended.
+    """
+
+    name: str
+    begin_s: float
+    end_s: float
+    attributes: Mapping[str, Value] = field(default_factory=dict)
+    breaks_off: int | None = None
+
+
+def stage_spans(row: RequestRow) -> list[StageSpan]:
+    """The spans of a request that ended, choice by choice, each in the order of its stages."""
+    spans: list[StageSpan] = []
+    for choice in row.choices[:MOST_CHOICES]:
+        first = len(spans)
+        for stage in stages_of(choice):
+            broken = len(spans) - 1 if stage.stage == "failover" and len(spans) > first else None
+            attributes = dict(_of_stage(choice, stage.stage))
+            spans.append(StageSpan(stage.stage, stage.begin_s, stage.end_s, attributes, broken))
+    return spans
+
+
+def request_attributes(row: RequestRow) -> dict[str, Value]:
+    """What the request's own span says; no prompt, no answer, no unknown value."""
+    known: dict[str, Value | None] = {
+        "gen_ai.usage.input_tokens": row.prompt_tokens,
+        "gen_ai.usage.output_tokens": row.completion_tokens,
+        "tandem.request_id": row.request_id,
+        "tandem.endpoint": row.endpoint,
+        "tandem.tenant": row.tenant or None,
+        "tandem.lane": row.lane or None,
+        "tandem.config": row.config,
+        "tandem.arm": row.arm,
+        "tandem.outcome": row.outcome,
+        "tandem.refused_for": row.refused_for,
+        "tandem.retry_after_s": row.retry_after_s,
+        "tandem.waited_for": row.waited_for,
+        "tandem.ttft_s": row.ttft_s,
+    }
+    return {name: value for name, value in known.items() if value is not None}
+
+
+def _of_stage(choice: ChoiceRow, stage: str) -> Iterator[tuple[str, Value]]:
+    yield "tandem.choice", choice.choice
+    if stage in _AT_PREFILL:
+        yield "tandem.replica", choice.prefill_replica
+    elif stage in _AT_DECODE and choice.decode_replica:
+        yield "tandem.replica", choice.decode_replica
+    if stage == "prefill":
+        yield "tandem.cached_tokens", choice.cached_tokens
+    elif stage == "transfer" and choice.transfer_bytes is not None:
+        yield "tandem.transfer_bytes", choice.transfer_bytes
+    elif stage == "decode":
+        yield "tandem.completion_tokens", choice.completion_tokens
+        yield "tandem.preemptions", choice.preemptions
+        if choice.mean_batch is not None:
+            yield "tandem.mean_batch", choice.mean_batch
+    elif stage == "failover":
+        yield "tandem.failovers", choice.failovers
