@@ -15,9 +15,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from cluster.cli.command_parser import CommandParser, VersionAction
+from cluster.cli.doctor import add_doctor
 from cluster.cli.requests import add_requests
 from cluster.cli.sampling_options import add_sampling
 from cluster.cli.tls_options import add_tls, router_addresses, tls_ca
+from cluster.cli.top import add_top
 from engine.errors import TandemError, Unavailable
 
 if TYPE_CHECKING:
@@ -105,6 +107,12 @@ def _keys(options: argparse.Namespace) -> int:
     from cluster.cli.keys import run
 
     return run(options)
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    from cluster.cli.doctor import doctor
+
+    return doctor(options)
 
 
 def _secret(options: argparse.Namespace) -> int:
@@ -205,6 +213,8 @@ def build_parser() -> argparse.ArgumentParser:
     listed = _add_client(
         commands, "requests", _calling("requests", "list_requests"), text, several=True
     )
+    text = "Watch pools, replicas, endpoints and the slowest requests."
+    add_top(_add_client(commands, "top", _calling("top", "top"), text, several=True))
     text = "Show where the time of one request went, and what it waited behind."
     explained = _add_client(
         commands, "explain", _calling("requests", "explain"), text, several=True
@@ -212,6 +222,10 @@ def build_parser() -> argparse.ArgumentParser:
     add_requests(listed, explained)
     _add_client(commands, "stop", _stop, "End the cluster that `tandem serve` started.")
     _add_keys(commands)
+    text = "Look at this machine, a configuration, its model; exit 1: warnings, 2: errors."
+    look = commands.add_parser("doctor", help=text, description=text)
+    look.set_defaults(run=_doctor)
+    add_doctor(look)
     text = "Make the secret of a cluster on several hosts (security.secret_file)."
     secret = commands.add_parser("secret", help=text, description=text)
     secret.set_defaults(run=_secret)

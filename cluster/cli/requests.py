@@ -10,6 +10,7 @@ import time
 from typing import Any
 
 from cluster.api.limits import LISTED_ROWS, MAX_LISTED_ROWS
+from cluster.cli.columns import aligned, plain
 
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _TIMES = ("queue_s", "prefill_s", "first_flush_s", "ttft_s", "gap_p95_s", "ttlt_s")
@@ -27,7 +28,7 @@ def add_requests(listed: argparse.ArgumentParser, explained: argparse.ArgumentPa
     listed.add_argument("--slowest", action="store_true", help="the longest TTFT first")
     listed.add_argument("--failed", action="store_true", help="what did not end well")
     text = "received in the last 90s, 15m, 2h or 1d"
-    listed.add_argument("--since", type=_seconds, default=0.0, metavar="TIME", help=text)
+    listed.add_argument("--since", type=seconds_from, default=0.0, metavar="TIME", help=text)
     text = f"at most N requests (default: {LISTED_ROWS}; at most {MAX_LISTED_ROWS})"
     listed.add_argument("--limit", type=_limit, default=LISTED_ROWS, metavar="N", help=text)
     explained.add_argument("request", metavar="ID", help="as `tandem requests` shows it")
@@ -68,20 +69,7 @@ def explain(options: argparse.Namespace) -> int:
 
 def as_table(rows: list[dict[str, Any]]) -> str:
     """The rows as aligned columns, times in milliseconds."""
-    lines = [_COLUMNS, *map(_cells, rows)]
-    widths = [max(len(line[index]) for line in lines) for index in range(len(_COLUMNS))]
-    return "\n".join(
-        "  ".join(
-            cell.ljust(width) if index < _TEXT_COLUMNS else cell.rjust(width)
-            for index, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
-    )
-
-
-def plain(value: object) -> str:
-    """A value of a row as one line for a terminal."""
-    return "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in str(value))
+    return "\n".join(aligned([_COLUMNS, *map(_cells, rows)], _TEXT_COLUMNS))
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
@@ -113,7 +101,8 @@ def _slowness(row: dict[str, Any]) -> float:
     return float(row.get("ttft_s", row.get("total_s", 0.0)))
 
 
-def _seconds(text: str) -> float:
+def seconds_from(text: str) -> float:
+    """Seconds of a time such as 90s or 15m; ArgumentTypeError otherwise."""
     found = re.fullmatch(r"(\d{1,9}(?:\.\d{1,6})?)([smhd]?)", text)
     if found is None:
         raise argparse.ArgumentTypeError(f"{plain(text)[:40]!r} is no time such as 90s or 15m")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from cluster.cli.columns import aligned
 from protos import router_pb2
 
 _BLOCKS = ("total", "used", "cached", "leased", "quarantined", "orphaned")
@@ -73,14 +74,7 @@ def as_table(status: router_pb2.StatusResponse) -> str:
         where = (replica.role, replica.id, replica.address, health)
         start = f"{sum(replica.start_s.values()):.1f}" if replica.start_s else "-"
         rows.append((*where, start, str(replica.waiting), str(replica.running), *blocks))
-    widths = [max(len(row[index]) for row in rows) for index in range(len(_COLUMNS))]
-    lines = [
-        "  ".join(
-            cell.ljust(width) if index < _TEXT_COLUMNS else cell.rjust(width)
-            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
+    lines = aligned(rows, _TEXT_COLUMNS)
     lines += [f"replicas are missing: {name}" for name in status.missing]
     return "\n".join([*lines, *map(_canary_line, status.canaries)])
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from cluster.admission.refusal_reasons import REASONS
-from cluster.cli.requests import plain
+from cluster.cli.columns import plain
 
 _WIDTH = 40
 _BAR, _TICK = "\N{FULL BLOCK}", "\N{LEFT ONE EIGHTH BLOCK}"

@@ -1,0 +1,103 @@
+"""`tandem top`: pools, replicas, endpoints and the slowest requests, as they are now."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from typing import TYPE_CHECKING, Any
+
+from cluster.api.limits import MAX_LISTED_ROWS
+from cluster.cli.columns import aligned
+from cluster.cli.requests import seconds_from
+from cluster.cli.top_view import Section, sections_of
+from engine.errors import Unavailable
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+    from protos import router_pb2
+
+_LEAST_S = 0.5
+
+
+def add_top(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `tandem top`."""
+    text = "requests that arrived in the last 90s, 15m, 2h or 1d (default: 5m)"
+    parser.add_argument("--since", type=seconds_from, default=300.0, metavar="TIME", help=text)
+    text = "seconds between two looks (default: 2); once, and as plain text, where it is piped"
+    parser.add_argument("--every", type=_every, default=2.0, metavar="SECONDS", help=text)
+
+
+def top(options: argparse.Namespace) -> int:
+    """Show the cluster until the user ends it; one plain page where stdout is no terminal."""
+    if not sys.stdout.isatty():
+        print(as_text(asyncio.run(_looked(options))))
+        return 0
+    asyncio.run(_live(options))
+    return 0
+
+
+def as_text(sections: list[Section]) -> str:
+    """The sections below each other, as aligned columns."""
+    parts = []
+    for one in sections:
+        lines = aligned([one.columns, *one.rows], one.text_columns) if one.rows else ["-"]
+        parts.append("\n".join([one.title.upper(), *lines]))
+    return "\n\n".join(parts)
+
+
+async def _live(options: argparse.Namespace) -> None:
+    from rich.console import Group
+    from rich.live import Live
+    from rich.text import Text
+
+    shown = _tables(await _looked(options))
+    with Live(shown, screen=True, auto_refresh=False) as live:
+        while True:
+            await asyncio.sleep(options.every)
+            try:
+                shown = _tables(await _looked(options))
+            except Unavailable as error:
+                # It may come back, and what was seen last stays readable until then.
+                live.update(Group(shown, Text(error.message)), refresh=True)
+            else:
+                live.update(shown, refresh=True)
+
+
+async def _looked(options: argparse.Namespace) -> list[Section]:
+    """What the first router knows of the replicas, and every router of its requests."""
+    from cluster.client.admin_client import fetch_status, list_requests
+    from protos import router_pb2
+
+    wanted = router_pb2.ListRequestsRequest(since_s=options.since, limit=MAX_LISTED_ROWS)
+    status: router_pb2.StatusResponse = await fetch_status(options.address)
+    lists = await asyncio.gather(*(list_requests(one, wanted) for one in options.addresses))
+    rows: list[dict[str, Any]] = [row for listed in lists for row in listed]
+    return sections_of(status, rows, options.since)
+
+
+def _tables(sections: list[Section]) -> Group:
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    tables = []
+    for one in sections:
+        table = Table(title=one.title, title_justify="left", expand=True)
+        for number, name in enumerate(one.columns):
+            table.add_column(name, justify="left" if number < one.text_columns else "right")
+        for row in one.rows:
+            table.add_row(*map(Text, row))
+        tables.append(table)
+    return Group(*tables)
+
+
+def _every(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not _LEAST_S <= value <= 3600:
+        raise argparse.ArgumentTypeError(f"must be between {_LEAST_S:g} and 3600")
+    return value

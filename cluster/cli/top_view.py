@@ -1,0 +1,113 @@
+"""What `tandem top` shows, from a router's status and rows. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cluster.cli.columns import plain
+from protos import router_pb2
+
+_SLOWEST = 8
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A table: its title, its columns, and its rows. The first `text_columns` hold text."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+    text_columns: int = 1
+
+
+def sections_of(
+    status: router_pb2.StatusResponse, rows: Sequence[Row], since_s: float
+) -> list[Section]:
+    """All tables; `rows` are those of requests that arrived in the last `since_s` seconds."""
+    return [_pools(status), _replicas(status), _endpoints(rows, since_s), _slowest(rows)]
+
+
+def _pools(status: router_pb2.StatusResponse) -> Section:
+    by_role = defaultdict[str, list[router_pb2.ReplicaStatus]](list)
+    for replica in status.replicas:
+        by_role[replica.role].append(replica)
+    lines = []
+    for role, replicas in sorted(by_role.items()):
+        healthy = sum(one.healthy and not one.leaving for one in replicas)
+        waiting, running = (
+            str(sum(getattr(one, name) for one in replicas)) for name in ("waiting", "running")
+        )
+        kv = _used(
+            sum(one.blocks.used for one in replicas), sum(one.blocks.total for one in replicas)
+        )
+        lines.append((role, f"{healthy} of {len(replicas)}", waiting, running, kv))
+    lines += [
+        (f"{plain(name)}: replicas are missing", "-", "-", "-", "-") for name in status.missing
+    ]
+    return Section("pools", ("pool", "healthy", "waiting", "running", "KV used"), lines)
+
+
+def _replicas(status: router_pb2.StatusResponse) -> Section:
+    lines = []
+    for one in sorted(status.replicas, key=lambda each: (each.role, each.id)):
+        health = "leaving" if one.leaving else "ok" if one.healthy else "lost"
+        counts = str(one.waiting), str(one.running)
+        kv = _used(one.blocks.used, one.blocks.total), _used(one.blocks.cached, one.blocks.total)
+        lines.append((one.role, plain(one.id), health, *counts, *kv))
+    columns = ("role", "replica", "health", "waiting", "running", "KV used", "cached")
+    return Section("replicas", columns, lines, 3)
+
+
+def _endpoints(rows: Sequence[Row], since_s: float) -> Section:
+    by_endpoint = defaultdict[str, list[Row]](list)
+    for row in rows:
+        by_endpoint[row["endpoint"]].append(row)
+    lines = []
+    for name, found in sorted(by_endpoint.items()):
+        refused = sum("refused_for" in row for row in found)
+        failed = sum(row["outcome"] != "ok" for row in found) - refused
+        counts = f"{len(found) / since_s:.1f}", str(refused), str(failed)
+        lines.append(
+            (plain(name), *counts, *_quantiles(found, "ttft_s"), *_quantiles(found, "gap_p95_s"))
+        )
+    columns = (
+        *("endpoint", "requests/s", "refused", "failed"),
+        *("TTFT p50", "TTFT p95", "gap p50", "gap p95"),
+    )
+    return Section(f"endpoints, last {since_s:g} s", columns, lines)
+
+
+def _slowest(rows: Sequence[Row]) -> Section:
+    lines = []
+    known = [row for row in rows if "ttft_s" in row]
+    for row in sorted(known, key=lambda one: -float(one["ttft_s"]))[:_SLOWEST]:
+        named = (row["request_id"], row["endpoint"], row.get("tenant", "-"))
+        stages = (_ms(row.get(name)) for name in ("ttft_s", "queue_s", "prefill_s"))
+        waited = row.get("waited_for", "-")
+        where = (row.get("prefill_replica", "-"), waited)
+        lines.append((*map(plain, (*named, *where)), *stages))
+    columns = (
+        *("request", "endpoint", "tenant", "prefill replica", "waited for"),
+        *("TTFT", "queue", "prefill"),
+    )
+    return Section("slowest first tokens (tandem explain REQUEST)", columns, lines, 5)
+
+
+def _quantiles(rows: Iterable[Row], name: str) -> tuple[str, str]:
+    values = sorted(float(row[name]) for row in rows if name in row)
+    if not values:
+        return "-", "-"
+    p50, p95 = (values[int(share * (len(values) - 1))] for share in (0.5, 0.95))
+    return _ms(p50), _ms(p95)
+
+
+def _used(part: int, whole: int) -> str:
+    return f"{part / whole:.0%}" if whole else "-"
+
+
+def _ms(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{1000 * seconds:,.0f} ms"

@@ -1,0 +1,1 @@
+"""`tandem doctor`: whether this machine can serve a configuration, and what to change."""

@@ -1,0 +1,25 @@
+"""`tandem doctor` as a user runs it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from cluster.cli.main import main
+
+DEMO = Path(__file__).parents[3] / "models" / "demo"
+
+
+def test_this_machine_can_serve_a_tiny_model(capsys):
+    assert main(["doctor", "--model", str(DEMO), "--json"]) in (0, 1)
+    subjects = {one["subject"]: one for one in json.loads(capsys.readouterr().out)}
+    assert {"processor", "open files", "GPU", "HTTP port", "Redis", "model"} <= subjects.keys()
+    assert subjects["model"]["severity"] == "ok"
+
+
+def test_a_wrong_configuration_is_said_by_line(tmp_path, capsys):
+    file = tmp_path / "tandem.yaml"
+    file.write_text("kv: {blocks: -1}\nnothing: 1\n")
+    assert main(["doctor", "--config", str(file)]) == 2
+    lines = [one for one in capsys.readouterr().out.splitlines() if one.startswith("error")]
+    assert len(lines) == 2 and any("kv.blocks" in one for one in lines)

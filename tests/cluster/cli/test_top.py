@@ -1,0 +1,105 @@
+"""`tandem top`: what it shows, as plain text where it is piped."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import subprocess
+import sys
+import time
+
+import pytest
+
+from cluster.cli.top_view import sections_of
+from cluster.telemetry.requests.row import brief
+from protos import router_pb2
+from tests.cluster.cli.fake_router import Router, run
+from tests.cluster.cli.test_requests import REFUSED, ROW
+
+
+def replica(name, role, used, total, **more):
+    blocks = router_pb2.BlockCounts(total=total, used=used, cached=total // 4)
+    return router_pb2.ReplicaStatus(id=name, role=role, healthy=True, blocks=blocks, **more)
+
+
+STATUS = router_pb2.StatusResponse(
+    replicas=[
+        replica("decode-0", "decode", 50, 100, running=3),
+        replica("decode-1", "decode", 100, 100, running=5, waiting=2, leaving=True),
+        replica("router-0", "router", 0, 0, running=8),
+    ],
+    missing=["prefill"],
+)
+
+
+def sections(rows=(), since_s=60.0):
+    return {
+        one.title.split(",")[0].split(" ")[0]: one for one in sections_of(STATUS, rows, since_s)
+    }
+
+
+def test_a_pool_is_the_sum_of_its_replicas():
+    assert sections()["pools"].rows == [
+        ("decode", "1 of 2", "2", "8", "75%"),
+        ("router", "1 of 1", "0", "8", "-"),
+        ("prefill: replicas are missing", "-", "-", "-", "-"),
+    ]
+    assert [row[:3] for row in sections()["replicas"].rows] == [
+        ("decode", "decode-0", "ok"),
+        ("decode", "decode-1", "leaving"),
+        ("router", "router-0", "ok"),
+    ]
+
+
+def test_endpoints_and_the_slowest_come_from_rows():
+    found = sections([brief(ROW), brief(REFUSED)], since_s=4)
+    assert found["endpoints"].rows == [
+        ("chat", "0.5", "1", "0", "610 ms", "610 ms", "50 ms", "50 ms"),
+    ]
+    (slowest,) = found["slowest"].rows
+    assert slowest == (
+        "r-1",
+        "chat",
+        "acme",
+        "prefill-0",
+        "kv_blocks",
+        "610 ms",
+        "400 ms",
+        "200 ms",
+    )
+
+
+@pytest.mark.parametrize("wrong", ["0", "-1", "soon", "1e9", "nan"])
+def test_a_wrong_interval_is_refused(router: Router, capsys, wrong):
+    assert run(capsys, "top", "--address", router.address, f"--every={wrong}")[0] == 2
+
+
+def test_piped_it_is_one_page_without_colours(router: Router, capsys):
+    router.admin.rows = [json.dumps(brief(ROW)), json.dumps(brief(REFUSED))]
+    code, out, _ = run(capsys, "top", "--address", router.address, "--since", "2m")
+    assert code == 0 and "\x1b" not in out
+    assert "ENDPOINTS, LAST 120 S" in out and "prefill-0" in out
+    assert router.admin.wanted[-1].since_s == 120
+
+
+def test_in_a_terminal_it_goes_on_until_it_is_ended(router: Router):
+    router.admin.rows = [json.dumps(brief(ROW))]
+    main, terminal = pty.openpty()
+    command = [sys.executable, "-m", "cluster.cli.main", "top", "--address", router.address]
+    environment = os.environ | {"COLUMNS": "120", "LINES": "50", "TERM": "xterm"}
+    shown = subprocess.Popen([*command, "--every", "0.5"], stdout=terminal, env=environment)
+    try:
+        deadline = time.monotonic() + 30
+        while len(router.admin.wanted) < 3 and time.monotonic() < deadline:
+            if select.select([main], [], [], 0.1)[0]:
+                os.read(main, 1 << 16)
+        assert len(router.admin.wanted) >= 3
+        shown.send_signal(2)
+        assert shown.wait(20) == 130
+    finally:
+        shown.kill()
+        shown.wait()
+        os.close(main)
+        os.close(terminal)
