@@ -18,6 +18,7 @@ from cluster.chart.metric_catalogue import RAY_PREFIX, all_metrics, unit
 from cluster.telemetry import replica_metrics as replica
 from cluster.telemetry import router_metrics as router
 from cluster.telemetry.connection_metrics import REFUSED_CONNECTIONS
+from cluster.telemetry.requests.row_metrics import FAILOVER_PAUSE, STRAGGLER
 from decode_pool import metrics as decode
 from engine import metrics as engine
 from engine.telemetry import Counter, Gauge, Histogram, Metric
@@ -180,6 +181,14 @@ PANELS = (
         (
             quantile(decode.TRANSFER_TIME, 0.95, legend="exposed transfer"),
             quantile(decode.ADMISSION_WAIT, 0.95, legend="wait for blocks"),
+        ),
+    ),
+    Panel(
+        "Stragglers and failover pauses, p95",
+        "none",
+        (
+            quantile(STRAGGLER, 0.95, "endpoint", legend="part of steps as straggler"),
+            quantile(FAILOVER_PAUSE, 0.95, "endpoint", legend="failover pause, s"),
         ),
     ),
     Panel("KV transferred", "Bps", (per_second(decode.TRANSFER_BYTES, legend="bytes"),)),

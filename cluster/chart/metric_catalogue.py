@@ -50,6 +50,11 @@ SOURCES = (
         "Connections",
         "Counted in each router (`http`) and replica (`internal`).",
     ),
+    Source(
+        "cluster.telemetry.requests.row_metrics",
+        "Rows of requests",
+        "Counted in each router, when a request ends.",
+    ),
     Source("prefill_pool.metrics", "Prefill", "Counted in the prefill loop of a replica."),
     Source("decode_pool.metrics", "Decode", "Counted in the decode loop of a replica."),
     Source("engine.metrics", "Engine and prefix cache", "Counted in replicas of both pools."),

@@ -23,6 +23,7 @@ from cluster.telemetry import router_metrics as metrics
 from cluster.telemetry.labels import Labels, RequestLabels
 from cluster.telemetry.request_log import RequestLog
 from cluster.telemetry.requests.row import ChoiceRow, RequestRow
+from cluster.telemetry.requests.row_metrics import count_row
 from engine.errors import Overloaded, TandemError
 from protos.status import one_line
 
@@ -140,6 +141,7 @@ class RequestAccounting:
         if self._cost_of is not None:
             row = replace(row, cost=self._cost_of(row.choices))
         number = self.log.add(row, account.span)
+        count_row(row, account.labels["endpoint"])
         if not isinstance(last, Summary):
             # The replicas tell later that they have freed its blocks.
             for stream in account.streams:

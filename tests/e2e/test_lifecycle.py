@@ -37,6 +37,7 @@ NOT_BY_ONE_REQUEST = {
     "tandem_time_to_cancel_seconds",
     "tandem_replicas_lost_total",
     "tandem_failovers_total",
+    "tandem_failover_pause_seconds",
     "tandem_prefill_step_failures_total",
     "tandem_decode_step_failures_total",
     "tandem_decode_preemptions_total",

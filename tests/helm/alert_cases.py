@@ -75,6 +75,18 @@ def arrival_lag(seconds: float) -> Samples:
     }
 
 
+def predicted(ratio: float) -> Samples:
+    """A hundred first tokens a minute that were all predicted at that part of their time."""
+    where = {"endpoint": "chat", "lane": "interactive", "WorkerId": "a1"}
+    bounds = ("0.1", "0.25", "0.5", "0.75", "0.9", "1.1", "1.33", "2.0", "4.0", "+Inf")
+    return {
+        name("tandem_ttft_predicted_ratio_bucket", **where, le=bound): rising(
+            (100.0 if ratio <= float(bound) else 0.0, 30)
+        )
+        for bound in bounds
+    }
+
+
 def outcomes(**per_minute: float) -> Samples:
     where = {"endpoint": "chat", "lane": "interactive", "tenant": "default"}
     return {
@@ -128,6 +140,21 @@ CASES = (
     ),
     Case("TandemQueueWaitRising", queue_wait((0.05, 0.3)), queue_wait((0.01, 0.06)), CHAT),
     Case("TandemArrivingLate", arrival_lag(0.2), arrival_lag(0.05), {"front_end": "grpc"}),
+    Case("TandemPredictionOff", predicted(0.25), predicted(0.9), CHAT),
+    Case("TandemPredictionOff", predicted(4.0), predicted(1.1), CHAT),
+    Case(
+        "TandemIdleConnectionsClosed",
+        workers(
+            "tandem_refused_connections_total", rising((6, 30)), listener="http", reason="evicted"
+        ),
+        workers(
+            "tandem_refused_connections_total",
+            rising((60, 30)),
+            listener="http",
+            reason="malformed",
+        ),
+        {"listener": "http"},
+    ),
     Case(
         "TandemRefusing",
         workers("tandem_refused_total", rising((6, 30)), endpoint="chat", reason="ttft"),

@@ -88,6 +88,16 @@ def test_no_series_at_all_is_calm() -> None:
         assert evaluate(rule["expr"], [], 3600.0) == {}
 
 
+def test_every_alert_has_a_drill_with_a_command_or_a_change() -> None:
+    page = (CHART.parents[1] / "docs" / "howto" / "answer-an-alert.md").read_text()
+    drills = dict[str, str]()
+    for text in page.split("\n## ")[1:]:
+        title, _, body = text.partition("\n")
+        drills |= dict.fromkeys(title.split(", "), body)
+    assert drills.keys() == {rule["alert"] for rule in RULES}
+    assert all(len(body.split()) > 10 for body in drills.values())
+
+
 def test_every_alert_has_a_case() -> None:
     assert {case.alert for case in CASES} == {rule["alert"] for rule in RULES}
 
