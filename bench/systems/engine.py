@@ -17,6 +17,7 @@ from bench.core.tandem_config import load_engine
 from bench.systems import accuracy, python_share
 from bench.systems.in_process import EngineBench, pool_tokens
 from bench.systems.roofline import Meter, Roofline
+from cluster.work_progress import WorkProgress
 
 PROMPT, NEW = 128, 64
 BATCHES = (1, 8, 32)
@@ -123,15 +124,19 @@ def measure(folder: Path, repeats: int) -> EngineReport:
     engine = load_engine(folder, pool_tokens(LONG_BATCH, LONG_CONTEXT, NEW))
     bench, meter = EngineBench(engine), Meter()
     meter.sample()
-    decoded, prefilled = {}, {}
-    for batch in BATCHES:
-        decoded[batch] = decode_rates(bench, batch, repeats)
+    decoded, prefilled = dict[int, Spread](), dict[int, Spread]()
+    with WorkProgress("engine", len(BATCHES) + 1 + len(CHUNKS)) as progress:
+        for batch in BATCHES:
+            progress.at(len(decoded), f"decode, batch {batch}")
+            decoded[batch] = decode_rates(bench, batch, repeats)
+            meter.sample()
+        progress.at(len(decoded), f"decode, {LONG_CONTEXT:,} tokens")
+        long = long_rates(bench, repeats)
         meter.sample()
-    long = long_rates(bench, repeats)
-    meter.sample()
-    for chunk in CHUNKS:
-        prefilled[chunk] = prefill_rates(bench, chunk, repeats)
-        meter.sample()
+        for chunk in CHUNKS:
+            progress.at(len(decoded) + 1 + len(prefilled), f"prefill, chunks of {chunk:,}")
+            prefilled[chunk] = prefill_rates(bench, chunk, repeats)
+            meter.sample()
     share = python_share.measure(bench, PROMPT)
     limits, shape = meter.limits(), ModelShape()
     rows = [

@@ -48,6 +48,11 @@ class BatchProgress:
     completion_tokens: int = 0
     began_s: float = field(default_factory=time.monotonic)
 
+    @property
+    def ended(self) -> int:
+        """The lines of this run that have a result."""
+        return self.succeeded + self.failed
+
     def __str__(self) -> str:
         took_s = time.monotonic() - self.began_s
         return (

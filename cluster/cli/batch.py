@@ -16,6 +16,7 @@ from cluster.batch.output import BatchOutput
 from cluster.batch.run import BatchProgress, BatchRun, endpoint_for
 from cluster.cli.tls_options import add_tls, tls_ca
 from cluster.sockets import join
+from cluster.work_progress import WorkProgress
 from engine.errors import ConfigError, Unavailable
 
 DEFAULT_URL = "http://127.0.0.1:8000"
@@ -78,15 +79,15 @@ async def _run(
     with BatchOutput(output) as results, source.open("rb") as lines:
         concurrency, before = BatchConcurrency(options.concurrency), len(results.done)
         batch = BatchRun(server, results.add, concurrency, endpoint, before=before)
+        wanted = sum(1 for line in lines if line.strip()) - before
+        lines.seek(0)
         try:
-            await batch.run(read_input(lines, results.done), _show)
+            with WorkProgress("batch", max(1, wanted)) as progress:
+                await batch.run(
+                    read_input(lines, results.done),
+                    lambda line: progress.at(batch.progress.ended, line),
+                )
         except BaseException:
             print(f"tandem: {batch.progress}; run it again for the rest", file=sys.stderr)
             raise
     return batch.progress
-
-
-def _show(line: str) -> None:
-    """Overwrite one line on a terminal; print line by line elsewhere."""
-    end = "\x1b[K\r" if sys.stderr.isatty() else "\n"
-    print(line, end=end, file=sys.stderr, flush=True)

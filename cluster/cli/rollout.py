@@ -10,6 +10,7 @@ import time
 from cluster.client.admin_client import fetch_status, request_rollout
 from cluster.config.schema import TandemConfig, load_config
 from cluster.discovery.rollout import document_of
+from cluster.work_progress import WorkProgress
 from engine.errors import Unauthenticated, Unavailable
 from protos import router_pb2
 from tandem_client.router_address import Address
@@ -43,16 +44,20 @@ async def _roll_out(
     for line in requested.notices:
         print(f"note: {line}", file=sys.stderr)
     until_s = time.monotonic() + ready_s + _MORE_S
-    while time.monotonic() < until_s:
-        rollout = await _last_rollout(address)
-        if rollout is not None and rollout.id == requested.id:
-            if rollout.state == "serving":
+    with WorkProgress("rollout") as progress:
+        while time.monotonic() < until_s:
+            rollout = await _last_rollout(address)
+            if rollout is None:
+                progress.at(0, "between two routers")
+            elif rollout.id != requested.id:
+                raise Unavailable("another rollout was asked for after this one")
+            elif rollout.state == "serving":
                 return rollout.version
-            if rollout.state == "failed":
+            elif rollout.state == "failed":
                 raise Unavailable(f"rollout failed, the old one goes on: {rollout.reason}")
-        elif rollout is not None:
-            raise Unavailable("another rollout was asked for after this one")
-        await asyncio.sleep(_POLL_S)
+            else:
+                progress.at(0, rollout.state)
+            await asyncio.sleep(_POLL_S)
     raise Unavailable("the rollout is not done; `tandem status --json` tells how far it is")
 
 
