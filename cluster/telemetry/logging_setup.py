@@ -28,6 +28,7 @@ PACKAGES = (
     "protos",
     "tandem",
 )
+_SERVE = "ray.serve"
 _LINE_ENDS = str.maketrans(
     {"\r": "\\r", "\n": "\\n", "\v": "\\u000b", "\f": "\\u000c", "\x1c": "\\u001c"}
     | {"\x1d": "\\u001d", "\x1e": "\\u001e", "\x85": "\\u0085"}
@@ -75,14 +76,16 @@ def configure_logging(
 ) -> None:
     """Send the logs of our packages, at that level and above, to `stream` (None: stderr).
 
-    Each line names the `replica` that this process is.
+    Each line names the `replica` that this process is. A replica of Ray Serve also writes to the
+    file that Serve keeps of it, which Ray's dashboard shows as the replica's log.
     """
-    output: logging.Handler
     output = logging.StreamHandler(stream) if stream is not None else _Stderr()
-    output.setFormatter(LineFormatter(replica))
+    outputs: list[logging.Handler] = [output, *([_ServeFile()] if replica else [])]
+    for one in outputs:
+        one.setFormatter(LineFormatter(replica))
     for name in PACKAGES:
         logger = logging.getLogger(name)
-        logger.handlers = [output]
+        logger.handlers = outputs
         logger.setLevel((level or level_from_environment()).upper())
         logger.propagate = False
 
@@ -94,6 +97,21 @@ class _Stderr(logging.Handler):
         try:
             sys.stderr.write(self.format(record) + "\n")
             sys.stderr.flush()
+        except Exception:
+            self.handleError(record)
+
+
+class _ServeFile(logging.Handler):
+    """Hands whole lines to Serve's logger, whatever its level; it writes them to its file alone."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            line = logging.makeLogRecord(
+                vars(record)
+                | {"msg": self.format(record), "args": None, "exc_info": None, "exc_text": None}
+            )
+            line.log_to_stderr = False  # what Serve asks of a record; stderr has it already
+            logging.getLogger(_SERVE).handle(line)
         except Exception:
             self.handleError(record)
 

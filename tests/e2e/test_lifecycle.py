@@ -241,6 +241,11 @@ async def test_a_request_is_followed_by_its_id_through_ray_s_logs(serving):
         role: [line for line in lines() if f" replica={role}#" in line]
         for role in ("router", "prefill", "decode")
     }
+    # Serve's own file of a replica, which is the log on its page of Ray's dashboard, has the same.
+    for role, lines_of_role in told.items():
+        files = (logs / "serve").glob(f"replica_tandem_{role}_*.log")
+        kept = "".join(file.read_text(errors="replace") for file in files)
+        assert all(line in kept for line in lines_of_role), role
     for role, expected in (
         (
             "router",
