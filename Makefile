@@ -36,7 +36,7 @@ endef
 
 .PHONY: help install serve test lint types contracts protos protos-check docs-check tests coverage \
 	test-cluster test-clients test-gpu bench-gpu test-oldest constraints helm-schema helm-golden helm-dashboard reference sbom wheels image demo-model \
-	bench-engine bench-host bench-guided bench-schemas bench-soak bench-peers bench-burst bench-itl bench-claims bench-router bench-overload bench-refusals bench-journal bench-streams \
+	bench-engine bench-host bench-guided bench-schemas bench-soak bench-peers bench-burst bench-itl bench-claims bench-router bench-overload bench-refusals bench-journal bench-observing bench-streams \
 	bench-failover bench-router-death bench-transfer bench-report fuzz soak-transfer chaos clean
 
 help:  ## list the targets
@@ -175,6 +175,9 @@ bench-refusals: $(VENV)/.installed  ## what a refusal costs the router's event l
 
 bench-journal: $(VENV)/.installed  ## what the journal of resumable streams costs a router
 	$(BIN)/python -m bench.router.journal --results bench/results $(ARGS)
+
+bench-observing: $(VENV)/.installed  ## what request log, traces and console cost a router
+	$(BIN)/python -m bench.router.observing --results bench/results $(ARGS)
 
 bench-streams: $(VENV)/.installed  ## 2,000 open streams on one router; ARGS="--streams 2000 --minutes 10"
 	$(BIN)/python -m bench.router.open_streams --results bench/results $(ARGS)

@@ -15,6 +15,7 @@ from bench.core.event_loop import run
 from bench.router.site_tls import tls_of
 from cluster.config.endpoints import EndpointConfig, FlushConfig
 from cluster.config.journal import JournalConfig
+from cluster.config.request_log import RequestLogConfig, TracingConfig
 from cluster.config.schema import TandemConfig, located
 from cluster.config.security import SecurityConfig
 from cluster.config.tenant_limits import TenantConfig
@@ -69,9 +70,12 @@ def config_for(url: str, model: str) -> TandemConfig:
     )
 
 
-async def main(url: str, model: str) -> None:
-    """Serve until standard input ends."""
+async def main(url: str, model: str, rows: str | None = None, otlp: str | None = None) -> None:
+    """Serve until standard input ends. `rows` and `otlp` are where rows and traces go."""
     config = config_for(url, model)
+    if rows is not None:
+        traced = TracingConfig(otlp=otlp, most_per_s=1000.0)
+        config = replace(config, request_log=RequestLogConfig(folder=rows), tracing=traced)
     directory = Directory.of(config)
     router = await RouterServer.start(config, "router-0", directory)
     settle()
@@ -81,4 +85,4 @@ async def main(url: str, model: str) -> None:
 
 
 if __name__ == "__main__":
-    run(main(sys.argv[1], sys.argv[2]))
+    run(main(*sys.argv[1:]))

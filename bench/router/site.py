@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,10 +40,13 @@ class Site:
 
 
 @contextmanager
-def site_of(url: str, prefill_ms: float, *, tls: bool = False) -> Iterator[Site]:
+def site_of(
+    url: str, prefill_ms: float, *, tls: bool = False, observed: Sequence[str] = ()
+) -> Iterator[Site]:
     """Start the processes; a first token takes `prefill_ms`. `url` is that of a directory.
 
-    With `tls` the router's front ends and the connections to replicas have TLS.
+    With `tls` the router's front ends and the connections to replicas have TLS. `observed` are a
+    folder for the files of the router's request log, and the collector of its traces.
     """
     module, took = "bench.router.fake_replicas", str(prefill_ms / 1000)
     with ExitStack() as stack:
@@ -53,7 +56,7 @@ def site_of(url: str, prefill_ms: float, *, tls: bool = False) -> Iterator[Site]
         _, read = stack.enter_context(process_of(module, url, "prefill", model, took))
         decode, read_decode = stack.enter_context(process_of(module, url, "decode", model, took))
         prefill, _ = read(), read_decode()
-        with process_of("bench.router.bare_router", url, model) as (router, read):
+        with process_of("bench.router.bare_router", url, model, *observed) as (router, read):
             yield Site(router.pid, decode.pid, read(), prefill, authority)
 
 

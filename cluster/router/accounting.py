@@ -101,7 +101,7 @@ class RequestAccounting:
         route = self._canaries.route(self._endpoint_of(request), tenant, request_id)
         began_s = time.monotonic() if request.arrived_s is None else request.arrived_s
         trace, timing = request.trace, request.timing
-        span = self.log.begin(route.endpoint, began_s + _EPOCH_S, trace.parent)
+        span = self.log.begin(trace.parent)
         return RequestAccount(
             request_id, tenant, labels, route, began_s, trace=trace, timing=timing, span=span
         )

@@ -43,11 +43,11 @@ class RequestLog:
         self._tracer = tracer
         self.store = RequestStore() if store is None else store
 
-    def begin(self, endpoint: str, received_at: float, traceparent: str) -> RequestSpan | None:
+    def begin(self, traceparent: str) -> RequestSpan | None:
         """Begin the trace of a request, as `RequestTracer.begin`; None where none is traced."""
         if self._tracer is None:
             return None
-        return self._tracer.begin(endpoint, received_at, traceparent)
+        return self._tracer.begin(traceparent)
 
     def add(self, row: RequestRow, span: RequestSpan | None = None) -> int:
         """Keep a row, and end the request's trace; returns its number, for `vacated`."""

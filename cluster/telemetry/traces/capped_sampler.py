@@ -13,15 +13,14 @@ from opentelemetry.sdk.trace.sampling import (
     SamplingResult,
     TraceIdRatioBased,
 )
-from opentelemetry.trace import Link, SpanKind, TraceState, get_current_span
+from opentelemetry.trace import Link, SpanKind, TraceState
 from opentelemetry.util.types import Attributes
 
 
 class CappedSampler(Sampler):
     """Begins at most `most_per_s` traces a second, with a burst of as many; drops the others.
 
-    The stages of a traced request are not counted: they have a parent in this process. `clock` is
-    in seconds.
+    `clock` is in seconds.
     """
 
     def __init__(
@@ -48,9 +47,7 @@ class CappedSampler(Sampler):
         result = self._chosen.should_sample(
             parent_context, trace_id, name, kind, attributes, links, trace_state
         )
-        parent = get_current_span(parent_context).get_span_context()
-        local = parent.is_valid and not parent.is_remote
-        if local or result.decision is Decision.DROP or self._take():
+        if result.decision is Decision.DROP or self._take():
             return result
         return SamplingResult(Decision.DROP)
 

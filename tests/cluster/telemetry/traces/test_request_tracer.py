@@ -23,7 +23,7 @@ def traced(row, parent="", **config):
     """What a collector has of a request."""
     memory = InMemorySpanExporter()
     tracer = RequestTracer(TracingConfig(**config), "router-0", SimpleSpanProcessor(memory))
-    begun = tracer.begin(row.endpoint, row.received_at, parent)
+    begun = tracer.begin(parent)
     tracer.end(begun, row)
     tracer.close()
     return begun, memory.get_finished_spans()
@@ -82,7 +82,7 @@ def test_the_process_s_own_tracing_is_untouched():
 def test_a_collector_gets_them_by_otlp():
     with collector() as taken:
         tracer = RequestTracer.to_collector(TracingConfig(otlp=taken.url), "router-0")
-        tracer.end(tracer.begin("chat", 1e9, ""), ENDED)
+        tracer.end(tracer.begin(""), ENDED)
         tracer.close()
         tracer.close()
     names = [one.name for one in taken.spans()]
@@ -94,5 +94,5 @@ def test_a_collector_that_is_away_delays_nobody():
         TracingConfig(otlp="http://127.0.0.1:9", buffered_spans=64), "router-0"
     )
     for _ in range(50):
-        tracer.end(tracer.begin("chat", 1e9, ""), ENDED)
+        tracer.end(tracer.begin(""), ENDED)
     tracer.close()
