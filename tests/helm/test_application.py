@@ -289,3 +289,21 @@ def test_two_versions_share_a_redis_and_not_a_directory(tmp_path: Path) -> None:
     assert len({namespace(values) for values in ({}, *changed)}) == 3
     # Upgraded in place, old and new replicas stand in for each other.
     assert namespace({"ray": {"upgrade": {"type": "None"}}}) == ""
+
+
+def test_the_request_log_has_a_volume_in_the_pods_of_routers_alone() -> None:
+    rows = {"request_log": {"folder": "/var/log/tandem-rows"}}
+    claim = {"persistentVolumeClaim": {"claimName": "rows"}}
+    found = one(
+        objects({"application": rows, "requestLog": {"volume": claim}}), "RayService", "tandem"
+    )
+    config = found["spec"]["rayClusterConfig"]
+    with_rows = {}
+    for group in config["workerGroupSpecs"]:
+        spec = group["template"]["spec"]
+        mounts = {one["name"]: one["mountPath"] for one in spec["containers"][0]["volumeMounts"]}
+        volumes = {one["name"]: one for one in spec["volumes"]}
+        assert ("rows" in mounts) == ("rows" in volumes)
+        if "rows" in mounts:
+            with_rows[group["groupName"]] = mounts["rows"], volumes["rows"]
+    assert with_rows == {"router": ("/var/log/tandem-rows", {"name": "rows", **claim})}

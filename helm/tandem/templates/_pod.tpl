@@ -80,6 +80,11 @@ timeoutSeconds: 5
 failureThreshold: 3
 {{- end -}}
 
+{{/* The folder of the request log's files, in pods of routers alone. */}}
+{{- define "tandem.rowsFolder" -}}
+{{- if eq .component "router" -}}{{- dig "request_log" "folder" "" .root.Values.application | default "" -}}{{- end -}}
+{{- end -}}
+
 {{/* The one pod of this chart: root, component, pool (its values), ports. */}}
 {{- define "tandem.pod" -}}
 {{- $root := .root -}}
@@ -176,6 +181,9 @@ spec:
         {{- if $secrets }}
         - {name: secrets, mountPath: {{ include "tandem.secretsFolder" $root }}, readOnly: true}
         {{- end }}
+        {{- with include "tandem.rowsFolder" . | trim }}
+        - {name: rows, mountPath: {{ . }}}
+        {{- end }}
         {{- if ne .component "head" }}
         {{- with include "tandem.modelMount" $root | trim }}{{ . | nindent 8 }}{{ end }}
         {{- end }}
@@ -192,6 +200,10 @@ spec:
       projected:
         defaultMode: 288  # 0440
         sources: {{- . | nindent 10 }}
+    {{- end }}
+    {{- if include "tandem.rowsFolder" . | trim }}
+    - name: rows
+      {{- toYaml ($root.Values.requestLog.volume | default (dict "emptyDir" dict)) | nindent 6 }}
     {{- end }}
     {{- if ne .component "head" }}
     {{- with include "tandem.modelVolume" $root | trim }}{{ . | nindent 4 }}{{ end }}
