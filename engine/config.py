@@ -39,8 +39,9 @@ class ModelConfig:
     context_tokens: int | None = None
     """A smaller context than the model's own."""
     forward: ForwardName = "auto"
-    """The forward: `compact` is Tandem's own for Llama, Mistral, Qwen 2 and 3, Phi, Phi 3 and
-    Gemma 1 to 3; `transformers` is the model's module; `auto` takes the first where it can.
+    """The forward: `compact` is Tandem's own for Llama, Mistral, Mixtral, Qwen 2 and 3, Qwen3-MoE,
+    Phi, Phi 3, Gemma 1 to 3 and gpt-oss; `transformers` is the model's module; `auto` takes the
+    first where it can.
     """
     operations: OperationsName = "auto"
     """The operations of the compact forward: `triton` (CUDA), `cpp` (bfloat16 on a CPU, compiled at

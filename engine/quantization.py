@@ -11,7 +11,7 @@ from engine.errors import UnsupportedModel
 
 # The sections in which quantisers describe what they did.
 _SECTIONS = ("quantization_config", "compression_config")
-# `transformers` brings these weights back to bfloat16 while it loads them.
+# Loading brings these weights back to bfloat16 (engine/weights/expert_tensors.py).
 _READABLE = frozenset({"mxfp4"})
 _NAMES = {
     "awq": "AWQ",

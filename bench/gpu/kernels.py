@@ -54,10 +54,11 @@ class TorchAttention:
         scaling: float,
         window: int | None,
         softcap: float | None,
+        sinks: Tensor | None = None,
     ) -> Tensor:
         """See PagedAttention."""
         return attend_segments(
-            query, store, batch, scaling=scaling, window=window, softcap=softcap, sinks=None
+            query, store, batch, scaling=scaling, window=window, softcap=softcap, sinks=sinks
         )
 
 

@@ -20,7 +20,7 @@ class VarlenPrefill(TritonAttention):
     """Longer spans by torch's varlen attention over keys gathered from their blocks.
 
     It knows no block tables, but a copy of the keys costs little beside a prompt's products. It
-    cannot cap scores, so Triton's kernel computes models that do.
+    cannot cap scores and has no sinks, so Triton's kernel computes models that do.
     """
 
     name = "Triton attention, torch's varlen for prompts"
@@ -33,13 +33,14 @@ class VarlenPrefill(TritonAttention):
         batch: PackedBatch,
         single: int,
         longest: int,
+        sinks: Tensor,
         scale: float,
         shape: dict[str, int | float],
         out: Tensor,
     ) -> None:
         """See TritonAttention."""
-        if shape["CAP"]:
-            super()._prefill(query, store, batch, single, longest, scale, shape, out)
+        if shape["CAP"] or shape["SINKS"]:
+            super()._prefill(query, store, batch, single, longest, sinks, scale, shape, out)
             return
         from torch.nn.attention.varlen import varlen_attn
 

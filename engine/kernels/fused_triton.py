@@ -85,3 +85,29 @@ def gate(gate_up, out, WIDTH: tl.constexpr, DIMS: tl.constexpr, GELU: tl.constex
     else:
         x = x * tl.sigmoid(x)
     tl.store(out + row * WIDTH + dims, (x * up.to(tl.float32)).to(out.dtype.element_ty), real)
+
+
+@triton.jit
+def clamped_gate(
+    gate_up, bias, experts, out, alpha, limit,
+    WIDTH: tl.constexpr, DIMS: tl.constexpr, BIASED: tl.constexpr,
+):  # fmt: skip
+    """gpt-oss: g * sigmoid(alpha * g) * (u + 1), bounded by `limit`; grid [rows, WIDTH / DIMS].
+
+    `gate_up` [rows, WIDTH, 2] has g and u in turn, and so has `bias` [experts, WIDTH, 2], of which
+    a row gets its expert's.
+    """
+    row = tl.program_id(0).to(tl.int64)
+    dims = tl.program_id(1) * DIMS + tl.arange(0, DIMS)
+    real = dims < WIDTH
+    source = gate_up + row * (2 * WIDTH) + 2 * dims
+    gate = tl.load(source, mask=real, other=0.0).to(tl.float32)
+    up = tl.load(source + 1, mask=real, other=0.0).to(tl.float32)
+    if BIASED:
+        added = bias + tl.load(experts + row) * (2 * WIDTH) + 2 * dims
+        gate += tl.load(added, mask=real, other=0.0).to(tl.float32)
+        up += tl.load(added + 1, mask=real, other=0.0).to(tl.float32)
+    gate = tl.minimum(gate, limit)
+    up = tl.minimum(tl.maximum(up, -limit), limit)
+    answer = (up + 1.0) * (gate * tl.sigmoid(gate * alpha))
+    tl.store(out + row * WIDTH + dims, answer.to(out.dtype.element_ty), real)

@@ -2,7 +2,8 @@
 
 Both fold the query heads that share a KV head into the rows of a matrix product, and walk the keys
 once with a running softmax (Milakov and Gimelshein 2018; Dao et al. 2022), in powers of two and
-float32. Decode cuts a row's keys into splits, which are combined after (Dao et al. 2023,
+float32. A head's sink, if any, is a score of nothing with which its softmax begins. Decode cuts a
+row's keys into splits, which are combined after (Dao et al. 2023,
 "flash decoding"). A layer's store is plain: [2, blocks, BLOCK, KV, SIZE], see KvLayout.
 """
 
@@ -73,14 +74,26 @@ def _scan(
     return acc, norm, top
 
 
+@triton.jit
+def _begun(sinks, head, first, real, ROWS: tl.constexpr, SINKS: tl.constexpr):
+    """(norm, top) of softmaxes [ROWS] that have seen their sinks where `first`, else nothing."""
+    norm = tl.zeros([ROWS], tl.float32)
+    top = tl.full([ROWS], float("-inf"), tl.float32)
+    if SINKS:
+        sink = tl.load(sinks + head, mask=real, other=0.0).to(tl.float32) * 1.4426950408889634
+        norm = tl.where(first, norm + 1.0, norm)
+        top = tl.where(first, sink, top)
+    return norm, top
+
+
 @_for_any_batch
 def decode(
-    query, store, tables, firsts, out, partials, weights, value_offset, table_stride, scale,
+    query, store, tables, firsts, sinks, out, partials, weights, value_offset, table_stride, scale,
     GROUP: tl.constexpr, ROWS: tl.constexpr, KV: tl.constexpr, SIZE: tl.constexpr,
     DIMS: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr, SPLITS: tl.constexpr,
-    WINDOW: tl.constexpr, CAP: tl.constexpr,
+    WINDOW: tl.constexpr, CAP: tl.constexpr, SINKS: tl.constexpr,
 ):  # fmt: skip
-    """One query per span; grid [KV, SPLITS, spans].
+    """One query per span; grid [KV, SPLITS, spans]. The first split always has a key.
 
     `query` and `out` are [spans, KV * GROUP, SIZE]. With several splits, `partials`
     [spans, KV * GROUP, SPLITS, SIZE] gets each split's own answer and `weights`
@@ -99,8 +112,7 @@ def decode(
     real = (row < GROUP)[:, None] & (dims < SIZE)[None, :]
     rows = tl.load(query + heads[:, None] * SIZE + dims[None, :], mask=real, other=0.0)
     acc = tl.zeros([ROWS, DIMS], tl.float32)
-    norm = tl.zeros([ROWS], tl.float32)
-    top = tl.full([ROWS], float("-inf"), tl.float32)
+    norm, top = _begun(sinks, head * GROUP + row, split == 0, row < GROUP, ROWS, SINKS)
     position = tl.zeros([ROWS], tl.int32) + last
     keys = store + head * SIZE
     table = tables + span.to(tl.int64) * table_stride
@@ -143,10 +155,10 @@ def combine(
 
 @_for_any_batch
 def prefill(
-    query, store, tables, starts, firsts, out, value_offset, table_stride, scale,
+    query, store, tables, starts, firsts, sinks, out, value_offset, table_stride, scale,
     GROUP: tl.constexpr, ROWS: tl.constexpr, KV: tl.constexpr, SIZE: tl.constexpr,
     DIMS: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr,
-    WINDOW: tl.constexpr, CAP: tl.constexpr,
+    WINDOW: tl.constexpr, CAP: tl.constexpr, SINKS: tl.constexpr,
 ):  # fmt: skip
     """Spans of many queries; grid [KV, tiles of the longest, spans], the last queries first.
 
@@ -168,8 +180,7 @@ def prefill(
     heads = (begin + number).to(tl.int64) * (KV * GROUP) + head * GROUP + row % GROUP
     rows = tl.load(query + heads[:, None] * SIZE + dims[None, :], mask=real, other=0.0)
     acc = tl.zeros([ROWS, DIMS], tl.float32)
-    norm = tl.zeros([ROWS], tl.float32)
-    top = tl.full([ROWS], float("-inf"), tl.float32)
+    norm, top = _begun(sinks, head * GROUP + row % GROUP, row >= 0, row >= 0, ROWS, SINKS)
     keys = store + head * SIZE
     table = tables + span.to(tl.int64) * table_stride
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from engine.errors import Internal
 from engine.model.packed_batch import PackedBatch
 
 Tensor = torch.Tensor
@@ -37,8 +38,11 @@ class FlashInferAttention:
         scaling: float,
         window: int | None,
         softcap: float | None,
+        sinks: Tensor | None = None,
     ) -> Tensor:
-        """See PagedAttention."""
+        """See PagedAttention; without sinks."""
+        if sinks is not None:
+            raise Internal("FlashInfer's attention is called without sinks")
         if self._planned is None or self._planned[0] is not batch:
             self._planned = batch, {}
         plans = self._planned[1]

@@ -34,8 +34,12 @@ class PagedAttention(Protocol):
         scaling: float,
         window: int | None,
         softcap: float | None,
+        sinks: Tensor | None = None,
     ) -> Tensor:
-        """[tokens, heads, size] over a layer's store (see KvCache) to [tokens, heads, size]."""
+        """[tokens, heads, size] over a layer's store (see KvCache) to [tokens, heads, size].
+
+        `sinks` are scores [heads] of nothing.
+        """
         ...
 
 
@@ -118,18 +122,21 @@ class TritonAttention:
         scaling: float,
         window: int | None,
         softcap: float | None,
+        sinks: Tensor | None = None,
     ) -> Tensor:
         """See PagedAttention."""
         out = torch.empty_like(query)
         cap = softcap or 0.0
         scale = scaling if cap else scaling * math.log2(math.e)
-        shape = _shape(query, store, window or 0, cap)
+        shape = _shape(query, store, window or 0, cap) | {"SINKS": sinks is not None}
+        # Without sinks the pointer is not read.
+        sinks = query if sinks is None else sinks
         single = batch.segments[0].spans.stop if batch.segments[0].queries == 1 else 0
         if single:
-            self._decode(query, store, batch, single, scale, shape, out)
+            self._decode(query, store, batch, single, sinks, scale, shape, out)
         if single < len(batch.tables):
             longest = max(s.queries for s in batch.segments)
-            self._prefill(query, store, batch, single, longest, scale, shape, out)
+            self._prefill(query, store, batch, single, longest, sinks, scale, shape, out)
         return out
 
     def _decode(
@@ -138,6 +145,7 @@ class TritonAttention:
         store: Tensor,
         batch: PackedBatch,
         spans: int,
+        sinks: Tensor,
         scale: float,
         shape: dict[str, int | float],
         out: Tensor,
@@ -155,6 +163,7 @@ class TritonAttention:
             store,
             batch.tables,
             batch.firsts,
+            sinks,
             out,
             partials,
             weights,
@@ -181,6 +190,7 @@ class TritonAttention:
         batch: PackedBatch,
         single: int,
         longest: int,
+        sinks: Tensor,
         scale: float,
         shape: dict[str, int | float],
         out: Tensor,
@@ -195,6 +205,7 @@ class TritonAttention:
             tables,
             batch.starts[single:],
             batch.firsts[single:],
+            sinks,
             out,
             store.stride(0),
             tables.stride(0),

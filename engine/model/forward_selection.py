@@ -17,6 +17,8 @@ from engine.memory.device_memory import DeviceMemory
 from engine.memory.recordings import recordings_bytes
 from engine.model import fused_phi as compact_phi
 from engine.model.cuda_graphs import MOST_ROWS, CudaGraphs, DecodeReplays, buckets_for
+from engine.model.experts.module_experts import FAMILIES_WITH_EXPERTS
+from engine.model.experts.module_experts import why_not as why_not_experts
 from engine.model.fused_forward import CompactRunner
 from engine.model.fused_weights import FAMILIES, Decoder, read
 from engine.model.layers_cpu import CpuLayers, why_not
@@ -76,6 +78,29 @@ class CpuOperations:
 
 
 @dataclass(frozen=True, slots=True)
+class CompiledKernels:
+    """Compiled kernels for contexts of that many tokens, where steps cannot be recorded."""
+
+    runner: CompactRunner
+    context_tokens: int
+    stalls: ClassVar[bool] = True
+
+    @torch.inference_mode()
+    def reserve(self, cache: KvCache, memory: DeviceMemory) -> Mapping[str, int]:
+        """See Improvement: computes a long prompt."""
+        prompt = memory.peak_of(lambda: compute_longest(self.runner, cache, self.context_tokens))
+        return {"a long prompt": prompt}
+
+    def prepare(self) -> str | None:
+        """See Improvement: nothing to do before."""
+        return None
+
+    def pieces(self, cache: KvCache) -> Iterator[None]:
+        """See Improvement: a kind of prompt a piece."""
+        return compute_once(self.runner, cache, self.context_tokens)
+
+
+@dataclass(frozen=True, slots=True)
 class RecordedSteps:
     """Decode steps as CUDA graphs, and compiled kernels, for contexts of that many tokens.
 
@@ -132,6 +157,8 @@ def choose_runner(
     reason = _why_not_compact(description, model)
     if config.forward == "compact" and reason is not None:
         raise UnsupportedModel(f"{description.architecture} has no compact forward: {reason}")
+    if reason is not None:
+        log.info("the module's own forward: %s: %s", description.architecture, reason)
     if config.forward == "transformers" or reason is not None:
         return TransformersRunner(model), None
     if description.architecture == compact_phi.FAMILY:
@@ -163,6 +190,8 @@ def _why_not_compact(description: ModelDescription, model: Any) -> str | None:
     """Why the compact forward cannot serve the model, or None."""
     if description.architecture == compact_phi.FAMILY:
         return compact_phi.why_not(model.config)
+    if description.architecture in FAMILIES_WITH_EXPERTS:
+        return why_not_experts(model.config, model)
     return None if description.architecture in FAMILIES else "its layers are not known"
 
 
@@ -175,10 +204,12 @@ def _choose_on_cuda(
     if operations == "cpp":
         reason = f"the weights are on {weights.device}"
     if reason is None:
-        ops = TritonOps(decoder, attention_named(operations, weights.device))
+        ops = TritonOps(decoder, attention_named(operations, decoder))
         runner = CompactRunner(decoder, ops)
-        recorded = RecordedSteps(runner, context_tokens, most_rows)
-        return runner, recorded if ops.recordable else None
+        if ops.not_recorded is None:
+            return runner, RecordedSteps(runner, context_tokens, most_rows)
+        log.info("steps are not recorded: %s", ops.not_recorded)
+        return runner, CompiledKernels(runner, context_tokens)
     if operations != "auto":
         raise UnsupportedModel(f"model.operations: {operations}: {reason}")
     log.info("torch operations: %s", reason)

@@ -67,6 +67,10 @@ class PhiOps(TorchOps):
         """LayerNorm; `weight` has its bias too."""
         return layer_norm(x, x.shape[-1:], weight[0], weight[1], self._decoder.eps)
 
+    def gate(self, gate_up: Tensor) -> Tensor:
+        """GELU of [tokens, n]: there is no gate."""
+        return gelu(gate_up, approximate="tanh")
+
     def run(
         self,
         x: Tensor,
@@ -81,8 +85,7 @@ class PhiOps(TorchOps):
             attended = self.attend(layer.qkv(hidden), layer.weights, store, batch)
             if wanted is not None and index + 1 == len(layers):
                 x, hidden, attended = x[wanted], hidden[wanted], attended[wanted]
-            fed = layer.down(gelu(layer.gate_up(hidden), approximate="tanh"))
-            x = layer.out(attended) + fed + x
+            x = layer.out(attended) + layer.mlp(hidden) + x
         return x
 
 

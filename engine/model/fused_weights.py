@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from engine.model.experts.module_experts import FAMILIES_WITH_EXPERTS, experts_of
+from engine.model.experts.routing import Experts
 from engine.weights.empty_module import joined
 
 Tensor = torch.Tensor
@@ -21,6 +23,7 @@ FAMILIES = (
     "GemmaForCausalLM",
     "Gemma2ForCausalLM",
     "Gemma3ForCausalLM",
+    *FAMILIES_WITH_EXPERTS,
 )
 
 
@@ -45,7 +48,8 @@ class Layer:
     """A layer. A norm is `x / rms(x) * (weight + norm_offset)`; see Decoder.
 
     `qkv` is [(heads + 2 kv_heads) * head_size, hidden]; `gate_up` is [2 * intermediate, hidden].
-    `post_attention` and `post_mlp` norm a branch before it is added (Gemma 2 and 3).
+    `post_attention` and `post_mlp` norm a branch before it is added (Gemma 2 and 3). `sinks`
+    [heads] are scores of nothing. With `experts`, `gate_up` and `down` are stacked, [experts, ...].
     """
 
     input_norm: Tensor
@@ -60,13 +64,16 @@ class Layer:
     key_norm: Tensor | None = None
     post_attention: Tensor | None = None
     post_mlp: Tensor | None = None
+    sinks: Tensor | None = None
+    experts: Experts | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Decoder:
     """A whole model: `scaling` multiplies scores, `softcap` bounds them.
 
-    `norm_offset` is 1 for Gemma, whose norm weights are stored around 0, else 0.
+    `norm_offset` is 1 for Gemma, whose norm weights are stored around 0, else 0. Norms with
+    an offset, and `wide_norms`, multiply by their weight before they round.
     """
 
     embedding: Tensor
@@ -83,6 +90,7 @@ class Decoder:
     softcap: float | None
     final_softcap: float | None
     gelu: bool
+    wide_norms: bool = False
 
 
 def read(model: Any, positions: int) -> Decoder:
@@ -95,7 +103,8 @@ def read(model: Any, positions: int) -> Decoder:
     gemma = config.model_type.startswith("gemma")
     attention = body.layers[0].self_attn
     size = attention.head_dim
-    rotaries = Rotaries(body.rotary_emb, positions)
+    gpt_oss = config.model_type == "gpt_oss"
+    rotaries = Rotaries(body.rotary_emb, positions, repeated=not gpt_oss)
     layers = []
     for layer in body.layers:
         layers.append(_layer(layer, config, rotaries))
@@ -117,14 +126,19 @@ def read(model: Any, positions: int) -> Decoder:
         softcap=getattr(config, "attn_logit_softcapping", None),
         final_softcap=getattr(config, "final_logit_softcapping", None),
         gelu=_is_gelu(config),
+        wide_norms=gpt_oss,
     )
 
 
 class Rotaries:
-    """Rotary tables by layer kind, for so many positions, from the model's own module."""
+    """Rotary tables by layer kind, for so many positions, from the model's own module.
 
-    def __init__(self, module: Any, positions: int) -> None:
+    The module gives each angle once, or `repeated` for both dims that it turns.
+    """
+
+    def __init__(self, module: Any, positions: int, *, repeated: bool = True) -> None:
         self._module = module
+        self._repeated = repeated
         self._positions = torch.arange(positions)[None]
         self._made: dict[str | None, Rotary] = {}
 
@@ -134,7 +148,7 @@ class Rotaries:
             like = torch.zeros(1, device=device)
             extra = () if kind is None else (kind,)
             cosine, sine = self._module(like, self._positions.to(device), *extra)
-            half = cosine.shape[-1] // 2
+            half = cosine.shape[-1] // (2 if self._repeated else 1)
             self._made[kind] = Rotary(
                 cosine[0, :, :half].float().contiguous(), sine[0, :, :half].float().contiguous()
             )
@@ -147,6 +161,7 @@ def _layer(layer: Any, config: Any, rotaries: Rotaries) -> Layer:
     # Gemma 3 rotates sliding and full layers by different angles.
     kinds = config.model_type.startswith("gemma3")
     kind = config.layer_types[attention.layer_idx] if kinds else None
+    experts = experts_of(mlp, config)
     return Layer(
         input_norm=_norm(layer.input_layernorm),
         mlp_norm=_norm(
@@ -154,14 +169,20 @@ def _layer(layer: Any, config: Any, rotaries: Rotaries) -> Layer:
         ),
         qkv=fused(attention, ("qkv_proj",), ("q_proj", "k_proj", "v_proj")),
         out=fused(attention, ("o_proj",)),
-        gate_up=fused(mlp, ("gate_up_proj",), ("gate_proj", "up_proj")),
-        down=fused(mlp, ("down_proj",)),
+        gate_up=(
+            Linear(*experts.gate_up)
+            if experts
+            else fused(mlp, ("gate_up_proj",), ("gate_proj", "up_proj"))
+        ),
+        down=Linear(*experts.down) if experts else fused(mlp, ("down_proj",)),
         rotary=rotaries.of(kind, attention.o_proj.weight.device),
         window=_window(attention, config),
         query_norm=_norm(getattr(attention, "q_norm", None)),
         key_norm=_norm(getattr(attention, "k_norm", None)),
         post_attention=_norm(layer.post_attention_layernorm) if sandwich else None,
         post_mlp=_norm(layer.post_feedforward_layernorm) if sandwich else None,
+        sinks=getattr(attention, "sinks", None),
+        experts=experts.experts if experts else None,
     )
 
 
@@ -182,7 +203,7 @@ def _norm(module: Any) -> Any:
 
 def _window(attention: Any, config: Any) -> int | None:
     own = getattr(attention, "sliding_window", None)
-    if own is None and config.model_type in ("mistral", "phi3"):
+    if own is None and config.model_type in ("mistral", "mixtral", "phi3"):
         own = getattr(config, "sliding_window", None)
     return own
 

@@ -18,6 +18,10 @@ _MOST_HEAD_SIZE = 256
 
 def why_not(decoder: Decoder, block_size: int) -> str | None:
     """The reason if these operations cannot serve the model, else None."""
+    if any(layer.experts is not None for layer in decoder.layers):
+        return "there are no C++ operations for experts"
+    if any(layer.sinks is not None for layer in decoder.layers):
+        return "there are no C++ operations for attention sinks"
     sizes = {
         "hidden size": decoder.embedding.shape[1],
         "intermediate size": decoder.layers[0].down.weight.shape[1],

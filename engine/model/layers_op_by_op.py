@@ -9,6 +9,9 @@ from typing import Protocol
 import torch
 
 from engine.kv.cache import KvFormat
+from engine.model.experts.grouped_product import grouped_product
+from engine.model.experts.routed_experts import RoutedExperts
+from engine.model.experts.routing import ClampedGate, Experts
 from engine.model.fused_weights import Decoder, Layer, Linear
 from engine.model.packed_batch import PackedBatch
 
@@ -25,13 +28,12 @@ class Apply(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ReadyLayer:
-    """A layer and its prepared products."""
+    """A layer and its prepared products; `mlp` goes from its input norm to what is added."""
 
     weights: Layer
     qkv: Apply
     out: Apply
-    gate_up: Apply
-    down: Apply
+    mlp: Apply
 
 
 class OpByOp(ABC):
@@ -63,10 +65,38 @@ class OpByOp(ABC):
     def gate(self, gate_up: Tensor) -> Tensor:
         """act(gate) * up: [tokens, 2 * n] to [tokens, n]."""
 
+    @abstractmethod
+    def clamped_gate(
+        self, gate_up: Tensor, bias: Tensor | None, experts: Tensor, gate: ClampedGate
+    ) -> Tensor:
+        """The gate of [rows, 2 * n] plus the `bias` [experts, 2 * n] of each row's expert."""
+
     def prepare(self, layer: Layer) -> ReadyLayer:
         """See Layers."""
-        linears = (layer.qkv, layer.out, layer.gate_up, layer.down)
-        return ReadyLayer(layer, *map(self.apply, linears))
+        return ReadyLayer(layer, self.apply(layer.qkv), self.apply(layer.out), self._mlp(layer))
+
+    def _mlp(self, layer: Layer) -> Apply:
+        if layer.experts is not None:
+            return self._experts(layer, layer.experts)
+        gate_up, down = self.apply(layer.gate_up), self.apply(layer.down)
+        return lambda hidden: down(self.gate(gate_up(hidden)))
+
+    def _experts(self, layer: Layer, experts: Experts) -> Apply:
+        gate_up, down, gate = layer.gate_up, layer.down, experts.gate
+
+        def gate_of_experts(rows: Tensor, expert: Tensor) -> Tensor:
+            if gate is None:
+                return self.gate(rows)
+            return self.clamped_gate(rows, gate_up.bias, expert, gate)
+
+        return RoutedExperts(
+            experts.router,
+            gate_up.weight,
+            gate_of_experts,
+            down.weight,
+            down.bias,
+            grouped_product(gate_up.weight),
+        )
 
     def prepare_head(self) -> Apply:
         """See Layers."""
@@ -92,8 +122,7 @@ class OpByOp(ABC):
             branch = layer.out(attended)
             branch = self._normed(branch, weights.post_attention)
             x, hidden = self.add_norm(x, branch, weights.mlp_norm)
-            branch = layer.down(self.gate(layer.gate_up(hidden)))
-            branch = self._normed(branch, weights.post_mlp)
+            branch = self._normed(layer.mlp(hidden), weights.post_mlp)
             if index + 1 < len(layers):
                 x, hidden = self.add_norm(x, branch, layers[index + 1].weights.input_norm)
         return x + branch

@@ -24,7 +24,8 @@ from engine.weights.empty_module import (
     parameters_without_memory,
     place_parameters,
 )
-from engine.weights.stored_tensors import StoredTensor, TensorReader, stored_tensors
+from engine.weights.expert_tensors import StoredMxfp4, StoredPart, stored_parts
+from engine.weights.stored_tensors import TensorReader, stored_tensors
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +51,7 @@ def load_weights(description: ModelDescription, device: torch.device) -> torch.n
         return _loaded(description, device).to(device).eval().requires_grad_(False)
     except torch.OutOfMemoryError:
         raise
-    except (OSError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError, ImportError) as error:
         reason = str(error).split("\n", 1)[0]
         raise UnsupportedModel(f"{description.folder.name}: {reason}") from error
 
@@ -65,8 +66,15 @@ def _loaded(description: ModelDescription, device: torch.device) -> torch.nn.Mod
     if stored is None:
         return loaded_by_transformers(description)
     place_parameters(model, device)
-    parameters = dict(model.named_parameters())
-    TensorReader(device).read((stored[name], parameters[name].data) for name in parameters)
+    reader = TensorReader(device)
+    whole = []
+    for name, parameter in model.named_parameters():
+        parts = stored[name]
+        if isinstance(parts, StoredMxfp4):
+            parts.read(reader, parameter.data)
+        else:
+            whole += [(part.stored, parameter.data[part.index]) for part in parts]
+    reader.read(whole)
     return model
 
 
@@ -81,27 +89,37 @@ def _empty(description: ModelDescription) -> torch.nn.Module:
             dtype=TORCH_DTYPES[description.dtype],
             attn_implementation="eager",
         )
+    if description.dtype == "float16":
+        # As `transformers` loads them: gpt-oss keeps its norms in float32.
+        kept = getattr(model, "_keep_in_fp32_modules", None) or ()
+        for name, module in model.named_modules():
+            if name.rpartition(".")[2] in kept:
+                module.float()
     return model
 
 
 def _stored_by_name(
     description: ModelDescription, empty: torch.nn.Module
-) -> dict[str, StoredTensor] | None:
-    """The stored tensor of each parameter; None where only `transformers` can tell them.
+) -> dict[str, list[StoredPart] | StoredMxfp4] | None:
+    """Where each parameter is stored; None where only `transformers` can tell.
 
     It knows checkpoints with other names, and with both of two tied weights, which may differ.
     """
     stored = stored_tensors(description.folder)
-    found: dict[str, StoredTensor] = {}
+    found: dict[str, list[StoredPart] | StoredMxfp4] = {}
     named: dict[int, list[str]] = {}
     for name, parameter in empty.named_parameters(remove_duplicate=False):
         named.setdefault(id(parameter), []).append(name)
     for name, parameter in empty.named_parameters():
+        shape = tuple(parameter.shape)
+        if parts := stored_parts(name, shape, stored):
+            found[name] = parts
+            continue
         kept = [alias for alias in named[id(parameter)] if alias in stored]
-        if len(kept) != 1 or stored[kept[0]].shape != tuple(parameter.shape):
+        if len(kept) != 1 or stored[kept[0]].shape != shape:
             log.info("weights through transformers: %s is stored as %s", name, kept or "nothing")
             return None
-        found[name] = stored[kept[0]]
+        found[name] = [StoredPart(stored[kept[0]])]
     return found
 
 

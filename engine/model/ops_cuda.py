@@ -11,6 +11,8 @@ from torch.nn.functional import linear
 from engine.errors import UnsupportedModel
 from engine.model.attention_flashinfer import FlashInferAttention
 from engine.model.attention_triton import PagedAttention, TritonAttention, power_of_two
+from engine.model.experts.grouped_product import why_not_recorded
+from engine.model.experts.routing import ClampedGate
 from engine.model.fused_weights import Decoder, Layer, Linear
 from engine.model.layers_op_by_op import Apply, OpByOp
 from engine.model.packed_batch import PackedBatch
@@ -54,8 +56,14 @@ class TritonOps(OpByOp):
         self._kernels = fused_triton
         self._attention = attention or TritonAttention(processors(device))
         self.name = f"Triton operations, {self._attention.name}"
-        # An attention that plans each batch on the host cannot be recorded.
-        self.recordable = isinstance(self._attention, TritonAttention)
+        self.not_recorded = self._why_not_recorded()
+
+    def _why_not_recorded(self) -> str | None:
+        """Why steps cannot be recorded, or None."""
+        if not isinstance(self._attention, TritonAttention):
+            return f"{self._attention.name} plans each batch on the host"
+        stacks = (one.gate_up.weight for one in self._decoder.layers if one.experts is not None)
+        return next(filter(None, map(why_not_recorded, stacks)), None)
 
     def apply(self, weights: Linear) -> Apply:
         """The weights as they are."""
@@ -98,6 +106,7 @@ class TritonOps(OpByOp):
             scaling=decoder.scaling,
             window=layer.window,
             softcap=decoder.softcap,
+            sinks=layer.sinks,
         )
         return out.flatten(1)
 
@@ -142,14 +151,36 @@ class TritonOps(OpByOp):
         )
         return out
 
+    def clamped_gate(
+        self, gate_up: Tensor, bias: Tensor | None, experts: Tensor, gate: ClampedGate
+    ) -> Tensor:
+        """See OpByOp."""
+        rows, width = len(gate_up), gate_up.shape[1] // 2
+        out = gate_up.new_empty(rows, width)
+        self._kernels.clamped_gate[(rows, -(-width // _GATE_DIMS))](
+            gate_up,
+            gate_up if bias is None else bias,
+            experts,
+            out,
+            gate.alpha,
+            gate.limit,
+            WIDTH=width,
+            DIMS=_GATE_DIMS,
+            BIASED=bias is not None,
+            num_warps=4,
+        )
+        return out
 
-def attention_named(operations: str, device: torch.device) -> PagedAttention | None:
+
+def attention_named(operations: str, decoder: Decoder) -> PagedAttention | None:
     """The attention that `model.operations` names; None for Triton's own."""
     if operations != "flashinfer":
         return None
+    if any(layer.sinks is not None for layer in decoder.layers):
+        raise UnsupportedModel("model.operations: flashinfer: not for attention sinks")
     if importlib.util.find_spec("flashinfer") is None:
         raise UnsupportedModel("model.operations: flashinfer: it is not installed")
-    return FlashInferAttention(device)
+    return FlashInferAttention(decoder.embedding.device)
 
 
 def processors(device: torch.device) -> int:

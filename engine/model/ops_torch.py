@@ -8,6 +8,7 @@ import torch
 from torch.nn.functional import gelu, linear, silu
 
 from engine.model.attention_hf import attend_segments, write_slots
+from engine.model.experts.routing import ClampedGate
 from engine.model.fused_weights import Layer, Linear, Rotary
 from engine.model.layers_op_by_op import Apply, OpByOp
 from engine.model.packed_batch import PackedBatch
@@ -25,10 +26,10 @@ class TorchOps(OpByOp):
         return partial(linear, weight=weights.weight, bias=weights.bias)
 
     def norm(self, x: Tensor, weight: Tensor) -> Tensor:
-        """RMS norm in float32; Gemma's multiplies before it rounds, other models' after."""
+        """RMS norm in float32; Gemma's and gpt-oss' multiply before they round, others after."""
         wide = x.float()
         wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self._decoder.eps)
-        if self._decoder.norm_offset:
+        if self._decoder.norm_offset or self._decoder.wide_norms:
             return (wide * (weight.float() + self._decoder.norm_offset)).to(x.dtype)
         return weight * wide.to(x.dtype)
 
@@ -56,7 +57,7 @@ class TorchOps(OpByOp):
             scaling=decoder.scaling,
             window=layer.window,
             softcap=decoder.softcap,
-            sinks=None,
+            sinks=layer.sinks,
         )
         return out.flatten(1)
 
@@ -64,6 +65,12 @@ class TorchOps(OpByOp):
         """See OpByOp."""
         gate, up = gate_up.chunk(2, dim=-1)
         return (gelu(gate, approximate="tanh") if self._decoder.gelu else silu(gate)) * up
+
+    def clamped_gate(
+        self, gate_up: Tensor, bias: Tensor | None, experts: Tensor, gate: ClampedGate
+    ) -> Tensor:
+        """See OpByOp."""
+        return gate(gate_up if bias is None else gate_up + bias[experts])
 
 
 def _rotated(x: Tensor, rotary: Rotary, positions: Tensor) -> Tensor:

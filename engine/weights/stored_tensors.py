@@ -24,6 +24,7 @@ _DTYPES = {
     "F32": torch.float32,
     "F16": torch.float16,
     "BF16": torch.bfloat16,
+    "U8": torch.uint8,
 }
 
 

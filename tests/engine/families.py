@@ -23,6 +23,7 @@ _SMALL = {
     "pad_token_id": 0,
 }
 _HEADS_OF_16 = {"head_dim": 16}
+_SMALL_EXPERTS = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 48}
 
 SERVED: dict[str, tuple[str, dict[str, object]]] = {
     "llama": ("LlamaConfig", {}),
@@ -50,10 +51,22 @@ SERVED: dict[str, tuple[str, dict[str, object]]] = {
             "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
         },
     ),
+    "olmo2": ("Olmo2Config", {}),
     "mixtral": ("MixtralConfig", {"num_local_experts": 4}),
+    "mixtral-sliding": ("MixtralConfig", {"num_local_experts": 4, "sliding_window": 40}),
+    "qwen3-moe": ("Qwen3MoeConfig", {**_HEADS_OF_16, **_SMALL_EXPERTS, "norm_topk_prob": True}),
+    "qwen3-moe-some-dense": (
+        "Qwen3MoeConfig",
+        {**_HEADS_OF_16, **_SMALL_EXPERTS, "decoder_sparse_step": 2, "mlp_only_layers": [0]},
+    ),
     "gpt-oss-sinks": (
         "GptOssConfig",
-        {**_HEADS_OF_16, "num_local_experts": 4, "sliding_window": 32},
+        {
+            **_HEADS_OF_16,
+            "num_local_experts": 6,
+            "num_experts_per_tok": 3,
+            "sliding_window": 32,
+        },
     ),
 }
 
@@ -95,5 +108,8 @@ def save(folder: Path, name: str, extra: dict[str, object]) -> torch.nn.Module:
     model = transformers.AutoModelForCausalLM.from_config(
         config, dtype=torch.float32, attn_implementation="eager"
     )
+    for name, parameter in model.named_parameters():
+        if name.endswith("bias") and not parameter.any():
+            torch.nn.init.normal_(parameter, std=0.2)
     model.save_pretrained(folder)
     return model.eval()

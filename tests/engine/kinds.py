@@ -36,6 +36,7 @@ def decoder(
     posts=False,
     biased=False,
     inner=96,
+    sinks=False,
 ):
     """A model of random bfloat16 weights, small but with every part."""
     generator = torch.Generator().manual_seed(0)
@@ -64,6 +65,7 @@ def decoder(
             key_norm=None if norm is None else norm.flip(0),
             post_attention=weights(hidden) if posts else None,
             post_mlp=weights(hidden) if posts else None,
+            sinks=weights(heads) * 4 if sinks else None,
         )
 
     return Decoder(
@@ -92,6 +94,8 @@ SHAPES = {
     "normed, offset": {"normed": True, "offset": 1.0},
     "window": {"window": 40},
     "capped": {"softcap": 2.0},
+    "sinks": {"sinks": True},
+    "sinks, window, capped": {"sinks": True, "window": 40, "softcap": 2.0},
     "part of a head turns": {"size": 96, "turning": 64, "normed": True},
     "heads of 64": {"heads": 4, "size": 64},
     "heads of 80": {"heads": 2, "kv_heads": 1, "size": 80},

@@ -57,7 +57,11 @@ def attention(qkv, layer, model):
     hidden = column > row
     if layer.window is not None:
         hidden |= column <= row - layer.window
-    weights = scores.masked_fill(hidden, float("-inf")).softmax(-1)
+    scores = scores.masked_fill(hidden, float("-inf"))
+    if layer.sinks is not None:
+        sinks = layer.sinks.double()[:, None, None].expand(-1, len(qkv), 1)
+        scores = torch.cat([scores, sinks], dim=-1)
+    weights = scores.softmax(-1)[..., : len(qkv)]
     return torch.einsum("hqk,khd->qhd", weights, value).flatten(1)
 
 

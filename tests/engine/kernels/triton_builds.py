@@ -16,13 +16,13 @@ HOPPER = GPUTarget("cuda", 90, 32)
 ITEM = {"bf16": 2, "fp16": 2, "fp32": 4}
 
 
-def attention(kernel, dtype, size, group=4, window=0, cap=0.0, splits=8, tiles=None):
+def attention(kernel, dtype, size, group=4, window=0, cap=0.0, splits=8, sinks=False, tiles=None):
     """(kernel, signature of its run-time arguments, constants, tiles)."""
     common = {"tables": "*i32", "firsts": "*i32", "value_offset": "i64", "table_stride": "i32"}
-    signature = {"query": f"*{dtype}", "store": f"*{dtype}", "out": f"*{dtype}", **common}
+    signature = dict.fromkeys(("query", "store", "sinks", "out"), f"*{dtype}") | common
     signature["scale"] = "fp32"
     constants = {"GROUP": group, "KV": 8, "SIZE": size, "DIMS": power_of_two(size), "BLOCK": 16}
-    constants |= {"WINDOW": window, "CAP": cap}
+    constants |= {"WINDOW": window, "CAP": cap, "SINKS": sinks}
     if kernel is paged_triton.decode:
         tiles = tiles or decode_tiles(group, size, ITEM[dtype])
         signature |= {"partials": "*fp32", "weights": "*fp32"}
@@ -49,6 +49,9 @@ def fused():
     for gelu in (False, True):
         constants = {"WIDTH": 14336, "DIMS": 1024, "GELU": gelu}
         yield fused_triton.gate, {"gate_up": "*bf16", "out": "*bf16"}, constants, 4, 3
+    pointers = dict.fromkeys(("gate_up", "bias", "out"), "*bf16") | {"experts": "*i64"}
+    constants = {"WIDTH": 2880, "DIMS": 1024, "BIASED": True}
+    yield fused_triton.clamped_gate, pointers | {"alpha": "fp32", "limit": "fp32"}, constants, 4, 3
     pointers = {"partials": "*fp32", "weights": "*fp32", "out": "*bf16"}
     yield paged_triton.combine, pointers, {"SIZE": 128, "DIMS": 128, "SPLITS": 64}, 4, 3
 
@@ -59,6 +62,7 @@ def everything():
         yield attention(kernel, "bf16", 128)
         yield attention(kernel, "fp16", 64, group=7)
         yield attention(kernel, "bf16", 96, window=512)
+        yield attention(kernel, "bf16", 64, group=8, window=128, sinks=True)
         yield attention(kernel, "bf16", 256, group=2, cap=50.0)
         yield attention(kernel, "fp32", 128)
     yield from fused()

@@ -105,6 +105,27 @@ def test_phi_with_norms_of_its_queries_runs_through_its_module(tmp_path):
         Engine.load(describe(config), KvConfig(blocks=4), config, most_tokens=1)
 
 
+def test_experts_with_another_activation_run_through_their_module(tmp_path, caplog):
+    save(tmp_path, "MixtralConfig", {"num_local_experts": 4, "hidden_act": "gelu"})
+    config = ModelConfig(path=str(tmp_path), dtype="float32")
+    with caplog.at_level("INFO", logger="engine.model.forward_selection"):
+        engine = Engine.load(describe(config), KvConfig(blocks=4), config, most_tokens=1)
+    assert engine.forward_name == "transformers"
+    assert caplog.messages == ["the module's own forward: MixtralForCausalLM: activation gelu"]
+    config = ModelConfig(path=str(tmp_path), forward="compact")
+    with pytest.raises(UnsupportedModel, match="no compact forward: activation gelu"):
+        Engine.load(describe(config), KvConfig(blocks=4), config, most_tokens=1)
+
+
+def test_experts_have_no_c_operations(tmp_path, caplog):
+    save(tmp_path, *SERVED["mixtral"])
+    config = ModelConfig(path=str(tmp_path), dtype="bfloat16")
+    with caplog.at_level("INFO", logger="engine.model.forward_selection"):
+        engine = Engine.load(describe(config), KvConfig(blocks=4), config, most_tokens=1)
+    assert engine.forward_name == "compact, torch operations"
+    assert caplog.messages == ["torch operations: there are no C++ operations for experts"]
+
+
 def test_phi_has_torch_operations_alone(tmp_path):
     save(tmp_path, *SERVED["phi"])
     config = ModelConfig(path=str(tmp_path), dtype="bfloat16", operations="cpp")
@@ -139,6 +160,6 @@ def test_c_operations_serve_bfloat16_and_refuse_the_rest(tmp_path):
     engine = Engine.load(describe(config), KvConfig(blocks=4), config, most_tokens=1)
     assert set(engine.cache.formats) == {"pairs"}
     with pytest.raises(UnsupportedModel, match="has no compact forward"):
-        save(tmp_path / "other", *SERVED["mixtral"])
+        save(tmp_path / "other", *SERVED["olmo2"])
         config = ModelConfig(path=str(tmp_path / "other"), forward="compact")
         Engine.load(describe(config), KvConfig(blocks=4), config, most_tokens=1)

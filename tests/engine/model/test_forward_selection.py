@@ -1,5 +1,7 @@
 """Which operations serve a model on CUDA, and that Triton's serve every compact family."""
 
+import importlib.util
+
 import pytest
 import torch
 
@@ -10,7 +12,7 @@ from engine.model.forward_selection import RecordedSteps
 from engine.model.fused_forward import CompactRunner
 from engine.model.fused_weights import FAMILIES, read
 from engine.model.loading import load_weights
-from engine.model.ops_cuda import TritonOps
+from engine.model.ops_cuda import TritonOps, attention_named
 from engine.model.self_check import check_runner, check_tokens, probe_layout, reference_logits
 from engine.model_description import describe
 from engine.runtime.engine import Engine
@@ -36,6 +38,25 @@ def test_triton_operations_serve_a_family(family, tmp_path):
     decoder = read(model, description.context_tokens)
     runner = CompactRunner(decoder, TritonOps(decoder))
     check_runner(description, runner, layout, device, expected)
+
+
+def test_why_steps_cannot_be_recorded_is_reported(tmp_path):
+    if reason := why_no_triton():
+        pytest.skip(reason)
+    model = save(tmp_path, *SERVED["mixtral"])
+    assert TritonOps(read(model, 64)).not_recorded == "the experts are on cpu"
+    model = save(tmp_path, *SERVED["llama"])
+    assert TritonOps(read(model, 64)).not_recorded is None
+
+
+@pytest.mark.skipif(importlib.util.find_spec("flashinfer") is not None, reason="it is installed")
+def test_flashinfer_is_refused_for_sinks(tmp_path):
+    decoder = read(save(tmp_path, *SERVED["gpt-oss-sinks"]), 64)
+    with pytest.raises(UnsupportedModel, match="flashinfer: not for attention sinks"):
+        attention_named("flashinfer", decoder)
+    decoder = read(save(tmp_path, *SERVED["llama"]), 64)
+    with pytest.raises(UnsupportedModel, match="flashinfer: it is not installed"):
+        attention_named("flashinfer", decoder)
 
 
 @pytest.mark.parametrize("operations", ["triton", "flashinfer"])

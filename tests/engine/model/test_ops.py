@@ -10,6 +10,7 @@ import torch
 
 from engine.kv.cache import KvCache
 from engine.kv.layout import KvLayout, LayerShape
+from engine.model.experts.routing import ClampedGate
 from engine.model.ops_cuda import why_not as why_not_triton
 from engine.model.packed_batch import pack
 from tests.engine.kinds import BLOCK, BLOCKS, OPERATIONS, SHAPES, decoder, kind_named
@@ -40,6 +41,21 @@ def test_gate(kind, gelu):
     act = torch.nn.functional.gelu(gate, approximate="tanh") if gelu else gate * gate.sigmoid()
     got = kind.ops(decoder(gelu=gelu)).gate(kind.there(gate_up))
     kind.close(got, act * up)
+
+
+@pytest.mark.parametrize("biased", [False, True])
+def test_clamped_gate(kind, biased):
+    gate_up, bias = torch.randn(9, 192).mul_(4).bfloat16(), torch.randn(5, 192).bfloat16()
+    experts = torch.randint(5, (9,))
+    wide = gate_up.double() + (bias[experts].double() if biased else 0.0)
+    gate, up = wide[:, ::2].clamp(max=3.0), wide[:, 1::2].clamp(-3.0, 3.0)
+    got = kind.ops(decoder()).clamped_gate(
+        kind.there(gate_up),
+        kind.there(bias) if biased else None,
+        kind.there(experts),
+        ClampedGate(1.5, 3.0),
+    )
+    kind.close(got, gate * (1.5 * gate).sigmoid() * (up + 1))
 
 
 @pytest.mark.parametrize("rows", [1, 5, 40])

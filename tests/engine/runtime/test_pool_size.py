@@ -10,7 +10,7 @@ from engine.kv.layout import KvLayout, LayerShape
 from engine.kv.memory import block_bytes
 from engine.model import forward_selection as choose
 from engine.model.cuda_graphs import BUCKETS
-from engine.model.forward_selection import RecordedSteps
+from engine.model.forward_selection import CompiledKernels, RecordedSteps
 from engine.model_description import describe
 from engine.runtime.engine import Engine
 from engine.runtime.pool_size import pool_blocks, reserved_bytes
@@ -61,6 +61,17 @@ def test_on_a_cpu_nothing_is_reserved(monkeypatch):
     blocks = pool_blocks(LAYOUT, CPU, KvConfig(), ENOUGH, 1, {"links": 70 * GIB})
     assert blocks == 4 * GIB // block_bytes(LAYOUT)
     assert reserved_bytes(None, None, LAYOUT, CUDA) == {}
+
+
+def test_a_long_prompt_has_room_where_steps_cannot_be_recorded(tmp_path, caplog):
+    tiny.make(tmp_path)
+    config = ModelConfig(path=str(tmp_path), dtype="float32", operations="torch")
+    engine = Engine.load(describe(config), KvConfig(blocks=1), config, device=CPU, most_tokens=1)
+    compiled = CompiledKernels(engine.runner, 512)
+    assert compiled.reserve(engine.cache, MeasuredMemory()) == {"a long prompt": 7 * MIB}
+    assert compiled.prepare() is None
+    assert len([*compiled.pieces(engine.cache)]) > 5
+    assert "a first batch failed" not in caplog.text
 
 
 def test_a_trial_computes_the_longest_prompt_and_records_two_steps(tmp_path, monkeypatch):

@@ -32,7 +32,10 @@ WAYS = [
     ("phi", "transformers"),
     ("gemma2-softcap-sliding", "compact"),
     ("gemma2-softcap-sliding", "transformers"),
+    ("olmo2", "transformers"),
+    ("mixtral", "compact"),
     ("mixtral", "transformers"),
+    ("gpt-oss-sinks", "compact"),
     ("gpt-oss-sinks", "transformers"),
 ]
 

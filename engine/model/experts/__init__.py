@@ -1,0 +1,1 @@
+"""Layers with experts: routing of tokens, grouped products, and weights as they are stored."""
