@@ -86,7 +86,7 @@ test-gpu:  ## tests for a CUDA device; skipped without one
 	$(WITH_GPU) -m pytest -c tests/gpu/pytest.ini -k "not C++" tests/gpu \
 		tests/engine/model/test_ops.py tests/engine/model/test_forward_selection.py \
 		tests/engine/model/test_attention_flashinfer.py tests/bench/gpu/test_varlen_attention.py \
-		tests/engine/kernels/test_triton_builds.py
+		tests/engine/kernels/test_triton_builds.py tests/engine/fp8
 
 bench-gpu:  ## an 8 B shape on a GPU against its limits, in under ten minutes
 	$(WITH_GPU) -m bench.gpu.main $(ARGS)

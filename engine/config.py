@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+KvDtype = Literal["auto", "fp8_e4m3"]
 ForwardName = Literal["auto", "compact", "transformers"]
 ByDevice = Literal["auto"]
 OperationsName = Literal["auto", "torch", "cpp", "triton", "flashinfer"]
@@ -69,6 +70,10 @@ class KvConfig:
 
     block_size: int = 16
     """Tokens per block."""
+    dtype: KvDtype = "auto"
+    """The precision of keys and values: `auto` is the model's; `fp8_e4m3` takes one byte for a
+    number, with scale 1, and cuts numbers beyond 448.
+    """
     blocks: int | None = None
     """Blocks per replica; without it, `max_batch` contexts, fewer where memory is short."""
     memory_fraction: float | None = None

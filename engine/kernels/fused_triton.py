@@ -5,6 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from engine.kernels.fp8_triton import saturated
 from engine.kernels.paged_triton import tanh
 
 
@@ -69,6 +70,8 @@ def rope_store(
              real & (head < HEADS))  # fmt: skip
     kv = head - HEADS
     place = store + (tl.load(slots + token) * KV + kv % KV) * SIZE + (kv // KV) * value_offset
+    if store.dtype.element_ty.is_fp8():
+        answer = saturated(answer)
     tl.store(place + dims, answer.to(store.dtype.element_ty), real & (kv >= 0))
 
 

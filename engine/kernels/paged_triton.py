@@ -54,6 +54,8 @@ def _scan(
         else:
             key = tl.load(place)
             value = tl.load(place + value_offset)
+        # Numbers in FP8 are in every wider type, so these casts are exact.
+        key, value = key.to(query.dtype), value.to(query.dtype)
         score = tl.dot(query, tl.trans(key), input_precision="ieee") * scale
         if CAP > 0.0:
             score = tanh(score / CAP) * (CAP * 1.4426950408889634)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from engine.kv.layout import KvLayout
-from engine.kv.memory import TORCH_DTYPES, block_bytes, memory_for, stacks_in
+from engine.kv.memory import MOVED_AS, TORCH_DTYPES, block_bytes, memory_for, stacks_in
 
 # The order within a block of one layer. plain: [block_size, kv_heads, head_size]. pairs: by head,
 # keys in pairs of dims for 16 tokens, values in pairs of tokens; see engine/kernels/cpu/pairs.h.
@@ -41,7 +41,7 @@ class KvCache:
         sizes = enumerate(len(stack) for stack in self._stacks)
         # Each layer's stack, and its index there.
         self._stacked = [(stack, index) for stack, size in sizes for index in range(size)]
-        self.layers = [layer for stack in self._stacks for layer in stack]
+        self.layers = [layer.view(self.dtype) for stack in self._stacks for layer in stack]
         # Copies run beside the engine's steps; no copy may run during a change of format.
         self._copying = threading.Lock()
 
@@ -128,8 +128,8 @@ class KvCache:
 
     def clear(self, blocks: Sequence[int]) -> None:
         """Overwrite blocks with zeros; when this returns they are zero."""
-        for layer in self.layers:
-            layer[:, list(blocks)] = 0
+        for stack in self._stacks:
+            stack[:, :, list(blocks)] = 0
         self.synchronize()
 
     def synchronize(self) -> None:
@@ -173,7 +173,7 @@ class KvCache:
             while not in_pairs and stop < layer_stop and self._goes_on(stop):
                 stop += 1
             size = count * self.block_bytes(first, stop)
-            view = buffer[offset : offset + size].view(self.dtype)
+            view = buffer[offset : offset + size].view(MOVED_AS.get(self.dtype, self.dtype))
             shape = (count, *self.layers[first].shape[2:])
             yield first, stop, view.view(1, 2, *shape) if in_pairs else view.view(-1, *shape)
             offset, first = offset + size, stop

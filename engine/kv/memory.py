@@ -16,7 +16,10 @@ TORCH_DTYPES = {
     "float32": torch.float32,
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
+    "fp8_e4m3": torch.float8_e4m3fn,
 }
+# Blocks are copied as bytes where a device may lack copies of their type.
+MOVED_AS = {torch.float8_e4m3fn: torch.uint8}
 
 
 def block_bytes(layout: KvLayout, layer_start: int = 0, layer_stop: int | None = None) -> int:
@@ -43,15 +46,17 @@ def memory_for(layout: KvLayout, blocks: int, device: torch.device) -> torch.Ten
 def stacks_in(memory: torch.Tensor, layout: KvLayout, blocks: int) -> list[torch.Tensor]:
     """Neighbouring layers of one shape, [layers, 2, blocks, block_size, kv_heads, head_size] each.
 
+    In the type that blocks are moved as.
+
     A copy over a stack is one call. Many short calls on another thread would keep the
     interpreter's lock from the event loop.
     """
     stacks: list[torch.Tensor] = []
-    offset = first = 0
+    offset, first, dtype = 0, 0, TORCH_DTYPES[layout.dtype]
     for shape, alike in groupby(layout.layers):
         count = len(list(alike))
         size = blocks * block_bytes(layout, first, first + count)
-        stack = memory[offset : offset + size].view(TORCH_DTYPES[layout.dtype])
+        stack = memory[offset : offset + size].view(MOVED_AS.get(dtype, dtype))
         shape_of_kv = (blocks, layout.block_size, shape.kv_heads, shape.head_size)
         stacks.append(stack.view(count, 2, *shape_of_kv))
         offset, first = offset + size, first + count

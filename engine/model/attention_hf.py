@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
+from engine.fp8.values import in_type
+from engine.kv.memory import MOVED_AS
 from engine.model.packed_batch import PackedBatch
 
 NAME = "tandem"
@@ -50,10 +52,19 @@ def paged_attention(
 def write_slots(
     store: torch.Tensor, slots: torch.Tensor, key: torch.Tensor, value: torch.Tensor
 ) -> None:
-    """Put keys and values [T, KV, D] into their slots of a layer's store (see KvCache)."""
-    rows = store.flatten(1, 2)
-    rows[0].index_copy_(0, slots, key)
-    rows[1].index_copy_(0, slots, value)
+    """Put keys and values [T, KV, D] into their slots of a layer's store (see KvCache).
+
+    In FP8, numbers beyond its largest become its largest.
+    """
+    moved = MOVED_AS.get(store.dtype, store.dtype)
+    for rows, new in zip(store.view(moved).flatten(1, 2), (key, value), strict=True):
+        rows.index_copy_(0, slots, in_type(new, store.dtype).view(moved))
+
+
+def read_blocks(store: torch.Tensor, tables: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Keys or values of blocks [R, B] in the type of the queries: [R, KV, B * block_size, D]."""
+    blocks = store.view(MOVED_AS.get(store.dtype, store.dtype))[tables].view(store.dtype)
+    return blocks.to(dtype).flatten(1, 2).transpose(1, 2)
 
 
 def attend_segments(
@@ -72,8 +83,8 @@ def attend_segments(
         tables = batch.tables[segment.spans, : segment.width].long()
         part = _attend(
             query[segment.tokens].unflatten(0, (-1, segment.queries)).transpose(1, 2),
-            store[0][tables].flatten(1, 2).transpose(1, 2),
-            store[1][tables].flatten(1, 2).transpose(1, 2),
+            read_blocks(store[0], tables, query.dtype),
+            read_blocks(store[1], tables, query.dtype),
             batch.mask(index, window),
             scaling=scaling,
             softcap=softcap,

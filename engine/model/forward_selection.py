@@ -10,8 +10,9 @@ from typing import Any, ClassVar, Protocol
 import torch
 
 from engine import kernels
-from engine.config import ModelConfig, OperationsName
+from engine.config import KvDtype, ModelConfig, OperationsName
 from engine.errors import UnsupportedModel
+from engine.fp8.values import has_fp8
 from engine.kv.cache import KvCache
 from engine.memory.device_memory import DeviceMemory
 from engine.memory.recordings import recordings_bytes
@@ -146,6 +147,7 @@ def choose_runner(
     description: ModelDescription,
     model: Any,
     block_size: int,
+    kv_dtype: KvDtype,
     config: ModelConfig,
     most_rows: int = MOST_ROWS,
 ) -> tuple[Runner, Improvement | None]:
@@ -170,8 +172,11 @@ def choose_runner(
     if config.operations == "torch":
         return CompactRunner(decoder, TorchOps(decoder)), None
     if decoder.embedding.is_cuda or config.operations in ("triton", "flashinfer"):
-        return _choose_on_cuda(decoder, description.context_tokens, config.operations, most_rows)
-    reason = _why_not_cpu(decoder, block_size)
+        if config.operations == "flashinfer" and kv_dtype != "auto":
+            raise UnsupportedModel(f"model.operations: flashinfer: not with kv.dtype: {kv_dtype}")
+        context_tokens = description.context_tokens
+        return _choose_on_cuda(decoder, context_tokens, config.operations, most_rows, kv_dtype)
+    reason = _why_not_cpu(decoder, block_size, kv_dtype)
     wanted = config.operations == "cpp"
     if reason is None and (wanted or kernels.is_built()):
         reason = kernels.why_not_loaded()
@@ -196,11 +201,17 @@ def _why_not_compact(description: ModelDescription, model: Any) -> str | None:
 
 
 def _choose_on_cuda(
-    decoder: Decoder, context_tokens: int, operations: OperationsName, most_rows: int
+    decoder: Decoder,
+    context_tokens: int,
+    operations: OperationsName,
+    most_rows: int,
+    kv_dtype: KvDtype,
 ) -> tuple[Runner, Improvement | None]:
     """Triton's operations where they can be used, else torch's, unless others are configured."""
     weights = decoder.embedding
     reason = why_not_triton(decoder) if weights.is_cuda else f"the weights are on {weights.device}"
+    if kv_dtype != "auto" and weights.is_cuda and not has_fp8(weights.device):
+        reason = f"kv.dtype: {kv_dtype}: the device has no FP8"
     if operations == "cpp":
         reason = f"the weights are on {weights.device}"
     if reason is None:
@@ -216,11 +227,13 @@ def _choose_on_cuda(
     return CompactRunner(decoder, TorchOps(decoder)), None
 
 
-def _why_not_cpu(decoder: Decoder, block_size: int) -> str | None:
+def _why_not_cpu(decoder: Decoder, block_size: int, kv_dtype: KvDtype) -> str | None:
     """Why the C++ operations cannot serve the model, or None."""
     weights = decoder.embedding
     if weights.device.type != "cpu":
         return f"the weights are on {weights.device.type}"
+    if kv_dtype != "auto":
+        return f"the C++ operations keep KV in bfloat16, not in {kv_dtype}"
     if weights.dtype != torch.bfloat16:
         return f"the C++ operations are for bfloat16, the weights are {weights.dtype}"
     return why_not(decoder, block_size)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.nn.functional import gelu, layer_norm
 
-from engine.model.fused_weights import Decoder, Layer, Linear, Rotaries, fused
+from engine.model.fused_weights import Decoder, Layer, Rotaries, fused
 from engine.model.layers_op_by_op import ReadyLayer
 from engine.model.ops_torch import TorchOps
 from engine.model.packed_batch import PackedBatch
@@ -45,7 +45,7 @@ def read(model: Any, positions: int) -> Decoder:
         embedding_scale=1.0,
         layers=tuple(layers),
         final_norm=_norm(body.final_layernorm),
-        head=Linear(model.lm_head.weight, model.lm_head.bias),
+        head=fused(model, ("lm_head",)),
         heads=config.num_attention_heads,
         kv_heads=config.num_key_value_heads,
         head_size=attention.head_dim,

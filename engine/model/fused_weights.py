@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from engine.fp8.module import scales_beside
+from engine.fp8.values import Scales
 from engine.model.experts.module_experts import FAMILIES_WITH_EXPERTS, experts_of
 from engine.model.experts.routing import Experts
 from engine.weights.empty_module import joined
@@ -29,10 +31,14 @@ FAMILIES = (
 
 @dataclass(slots=True)
 class Linear:
-    """weight [out, in] and perhaps bias [out]; empty once the weight is packed."""
+    """weight [out, in] and perhaps bias [out]; empty once the weight is packed.
+
+    A weight in FP8 has scales, and every other weight has none.
+    """
 
     weight: Tensor
     bias: Tensor | None = None
+    scales: Scales | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,13 +116,12 @@ def read(model: Any, positions: int) -> Decoder:
         layers.append(_layer(layer, config, rotaries))
         for child in (layer.self_attn, layer.mlp):
             child.to("meta")
-    head = model.lm_head
     return Decoder(
         embedding=body.embed_tokens.weight,
         embedding_scale=float(getattr(body.embed_tokens, "scalar_embed_scale", 1.0)),
         layers=tuple(layers),
         final_norm=_norm(body.norm),
-        head=Linear(head.weight, head.bias),
+        head=fused(model, ("lm_head",)),
         heads=config.num_attention_heads,
         kv_heads=config.num_key_value_heads,
         head_size=size,
@@ -190,11 +195,12 @@ def fused(module: Any, *choices: tuple[str, ...]) -> Linear:
     """The first of the alternatives that the module has, its outputs one below the other."""
     names = next(names for names in choices if hasattr(module, names[0]))
     parts = [getattr(module, name) for name in names]
+    scales = scales_beside(parts)
     if len(parts) == 1:
-        return Linear(parts[0].weight, parts[0].bias)
+        return Linear(parts[0].weight, parts[0].bias, scales)
     biases = [part.bias for part in parts]
     bias = None if biases[0] is None else joined(biases)
-    return Linear(joined([part.weight for part in parts]), bias)
+    return Linear(joined([part.weight for part in parts]), bias, scales)
 
 
 def _norm(module: Any) -> Any:

@@ -14,18 +14,21 @@ from typing import Any
 import torch
 
 from engine.errors import UnsupportedModel
+from engine.fp8.module import fp8_linears, keep_fp8, read_dequantised
+from engine.fp8.values import E4M3, has_fp8
 from engine.kv.memory import TORCH_DTYPES
 from engine.memory.device_memory import check_weights_fit
 from engine.model import fused_phi
 from engine.model.fused_weights import FAMILIES
 from engine.model_description import ModelDescription
+from engine.quantization import has_fp8_weights
 from engine.weights.empty_module import (
     parameter_bytes,
     parameters_without_memory,
     place_parameters,
 )
 from engine.weights.expert_tensors import StoredMxfp4, StoredPart, stored_parts
-from engine.weights.stored_tensors import TensorReader, stored_tensors
+from engine.weights.stored_tensors import StoredTensor, TensorReader, stored_tensors
 
 log = logging.getLogger(__name__)
 
@@ -60,15 +63,22 @@ def _loaded(description: ModelDescription, device: torch.device) -> torch.nn.Mod
     """The model with its parameters on the device, or with all of it in host memory."""
     if description.architecture not in (*FAMILIES, fused_phi.FAMILY):
         return loaded_by_transformers(description)
-    model = _empty(description)
+    model, every = _empty(description), stored_tensors(description.folder)
+    linears = fp8_linears(model, every)
+    if linears and has_fp8(device):
+        keep_fp8(model, linears, every)
+        linears = []
     check_weights_fit(parameter_bytes(model), device)
-    stored = _stored_by_name(description, model)
-    if stored is None:
+    stored = _stored_by_name(every, model)
+    quantised = {f"{name}.weight": name for name in linears}
+    if stored is None or _has_unscaled(model, stored, quantised):
         return loaded_by_transformers(description)
     place_parameters(model, device)
-    reader = TensorReader(device)
-    whole = []
+    reader, whole = TensorReader(device), []
     for name, parameter in model.named_parameters():
+        if name in quantised:
+            read_dequantised(quantised[name], every, parameter.data, reader)
+            continue
         parts = stored[name]
         if isinstance(parts, StoredMxfp4):
             parts.read(reader, parameter.data)
@@ -82,10 +92,13 @@ def _empty(description: ModelDescription) -> torch.nn.Module:
     """The module with parameters that have no memory."""
     from transformers import AutoModelForCausalLM
 
+    # A copy, because the module changes its config. What it says of FP8 is not for the module.
+    config = copy.deepcopy(description.config)
+    if hasattr(config, "quantization_config"):
+        del config.quantization_config
     with LOADING, parameters_without_memory():
         model: torch.nn.Module = AutoModelForCausalLM.from_config(
-            # A copy, because the module changes its config.
-            copy.deepcopy(description.config),
+            config,
             dtype=TORCH_DTYPES[description.dtype],
             attn_implementation="eager",
         )
@@ -99,13 +112,12 @@ def _empty(description: ModelDescription) -> torch.nn.Module:
 
 
 def _stored_by_name(
-    description: ModelDescription, empty: torch.nn.Module
+    stored: dict[str, StoredTensor], empty: torch.nn.Module
 ) -> dict[str, list[StoredPart] | StoredMxfp4] | None:
     """Where each parameter is stored; None where only `transformers` can tell.
 
     It knows checkpoints with other names, and with both of two tied weights, which may differ.
     """
-    stored = stored_tensors(description.folder)
     found: dict[str, list[StoredPart] | StoredMxfp4] = {}
     named: dict[int, list[str]] = {}
     for name, parameter in empty.named_parameters(remove_duplicate=False):
@@ -123,10 +135,31 @@ def _stored_by_name(
     return found
 
 
+def _has_unscaled(
+    model: torch.nn.Module,
+    stored: dict[str, list[StoredPart] | StoredMxfp4],
+    quantised: dict[str, str],
+) -> bool:
+    """Whether FP8 weights would be read without their scales, as those of stacked experts."""
+    for name, parameter in model.named_parameters():
+        parts = stored[name]
+        if isinstance(parts, StoredMxfp4) or name in quantised or parameter.dtype == E4M3:
+            continue
+        if any(part.stored.dtype == E4M3 for part in parts):
+            log.info("FP8 weights without their scales: %s", name)
+            return True
+    return False
+
+
 def loaded_by_transformers(description: ModelDescription) -> torch.nn.Module:
-    """The model in host memory. UnsupportedModel where a weight is missing."""
+    """The model in host memory. UnsupportedModel where a weight is missing, or for FP8 weights."""
     from transformers import AutoModelForCausalLM
 
+    if has_fp8_weights(description.config.to_dict()):
+        raise UnsupportedModel(
+            f"{description.folder.name}: FP8 weights of {description.architecture}, or of this "
+            "form, are not supported; serve its bfloat16 or float16 weights"
+        )
     with LOADING:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             description.folder,

@@ -9,6 +9,7 @@ import torch
 from torch.nn.functional import linear
 
 from engine.errors import UnsupportedModel
+from engine.fp8.product import fp8_product
 from engine.model.attention_flashinfer import FlashInferAttention
 from engine.model.attention_triton import PagedAttention, TritonAttention, power_of_two
 from engine.model.experts.grouped_product import why_not_recorded
@@ -67,6 +68,8 @@ class TritonOps(OpByOp):
 
     def apply(self, weights: Linear) -> Apply:
         """The weights as they are."""
+        if weights.scales is not None:
+            return fp8_product(weights.weight, weights.scales, weights.bias, by_triton=True)
         return partial(linear, weight=weights.weight, bias=weights.bias)
 
     def norm(self, x: Tensor, weight: Tensor) -> Tensor:

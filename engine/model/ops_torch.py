@@ -7,6 +7,7 @@ from functools import partial
 import torch
 from torch.nn.functional import gelu, linear, silu
 
+from engine.fp8.product import fp8_product
 from engine.model.attention_hf import attend_segments, write_slots
 from engine.model.experts.routing import ClampedGate
 from engine.model.fused_weights import Layer, Linear, Rotary
@@ -23,6 +24,8 @@ class TorchOps(OpByOp):
 
     def apply(self, weights: Linear) -> Apply:
         """The weights as they are."""
+        if weights.scales is not None:
+            return fp8_product(weights.weight, weights.scales, weights.bias, by_triton=False)
         return partial(linear, weight=weights.weight, bias=weights.bias)
 
     def norm(self, x: Tensor, weight: Tensor) -> Tensor:

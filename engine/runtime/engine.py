@@ -85,11 +85,13 @@ class Engine:
         model: Any = load_weights(description, device)
         timer.ended("weights")
         weight_bytes = sum(weight.nbytes for weight in model.parameters())
-        layout = probe_layout(description, model, kv.block_size)
+        layout = probe_layout(description, model, kv.block_size, kv.dtype)
         expected = reference_logits(model, check_tokens(description))
         timer.ended("reference")
         config = config or ModelConfig()
-        runner, improvement = choose_runner(description, model, kv.block_size, config, most_rows)
+        runner, improvement = choose_runner(
+            description, model, kv.block_size, kv.dtype, config, most_rows
+        )
         timer.ended("operations")
         check_runner(description, runner, layout, device, expected)
         timer.ended("check")

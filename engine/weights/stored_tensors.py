@@ -25,6 +25,7 @@ _DTYPES = {
     "F16": torch.float16,
     "BF16": torch.bfloat16,
     "U8": torch.uint8,
+    "F8_E4M3": torch.float8_e4m3fn,
 }
 
 

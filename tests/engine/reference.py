@@ -41,15 +41,18 @@ def steps(lengths):
         running = [s for s in running if s.remaining]
 
 
-def attention(qkv, layer, model):
-    """The whole sequence at once, in float64: [tokens, heads * head_size]."""
+def attention(qkv, layer, model, stored=lambda x: x):
+    """The whole sequence at once, in float64: [tokens, heads * head_size].
+
+    `stored` gives the keys and values as they are stored.
+    """
     heads, kv_heads = model.heads, model.kv_heads
     split = qkv.double().view(len(qkv), -1, model.head_size).split([heads, kv_heads, kv_heads], 1)
     query, key, value = split
     if layer.query_norm is not None:
         query, key = rms(query, layer.query_norm, model), rms(key, layer.key_norm, model)
     query, key = (turned(x, layer.rotary) for x in (query, key))
-    key, value = (x.repeat_interleave(heads // kv_heads, 1) for x in (key, value))
+    key, value = (stored(x).repeat_interleave(heads // kv_heads, 1) for x in (key, value))
     scores = torch.einsum("qhd,khd->hqk", query, key) * model.scaling
     if model.softcap is not None:
         scores = torch.tanh(scores / model.softcap) * model.softcap

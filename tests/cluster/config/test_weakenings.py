@@ -103,7 +103,7 @@ UNPROTECTING = {
     "ray": {"ready_timeout_s", "drain_s", "surge_percent", "shares"},
     "kv": {
         "block_size", "blocks", "memory_fraction", "parked_fraction", "lease_s", "silence_s",
-        "join_timeout_s", "prefix_cache", "warm_prefixes",
+        "join_timeout_s", "prefix_cache", "warm_prefixes", "dtype",
     },
     "request_log": {
         "rows", "folder", "file_bytes", "file_s", "keep_files", "prefill_price", "decode_price",

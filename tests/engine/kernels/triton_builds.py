@@ -9,17 +9,20 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from engine.kernels import fused_triton, paged_triton
+from engine.kernels import fp8_triton, fused_triton, paged_triton
 from engine.model.attention_triton import decode_tiles, power_of_two, prefill_tiles
 
 HOPPER = GPUTarget("cuda", 90, 32)
 ITEM = {"bf16": 2, "fp16": 2, "fp32": 4}
 
 
-def attention(kernel, dtype, size, group=4, window=0, cap=0.0, splits=8, sinks=False, tiles=None):
+def attention(
+    kernel, dtype, size, group=4, window=0, cap=0.0, splits=8, sinks=False, tiles=None, store=None
+):
     """(kernel, signature of its run-time arguments, constants, tiles)."""
     common = {"tables": "*i32", "firsts": "*i32", "value_offset": "i64", "table_stride": "i32"}
-    signature = dict.fromkeys(("query", "store", "sinks", "out"), f"*{dtype}") | common
+    signature = {"query": f"*{dtype}", "store": f"*{store or dtype}", "sinks": f"*{dtype}"}
+    signature |= {"out": f"*{dtype}", **common}
     signature["scale"] = "fp32"
     constants = {"GROUP": group, "KV": 8, "SIZE": size, "DIMS": power_of_two(size), "BLOCK": 16}
     constants |= {"WINDOW": window, "CAP": cap, "SINKS": sinks}
@@ -43,8 +46,8 @@ def fused():
     pointers = dict.fromkeys(("qkv", "query_norm", "key_norm", "query", "store"), "*bf16")
     pointers |= {"cosine": "*fp32", "sine": "*fp32", "positions": "*i64", "slots": "*i64"}
     rope = {"HEADS": 32, "KV": 8, "SIZE": 128, "DIMS": 128, "HALF": 64, "TAKE": 16}
-    for normed in (False, True):
-        signature = pointers | numbers | {"value_offset": "i64"}
+    for normed, store in ((False, "*bf16"), (True, "*bf16"), (False, "*fp8e4nv")):
+        signature = pointers | numbers | {"value_offset": "i64", "store": store}
         yield fused_triton.rope_store, signature, rope | {"NORMED": normed}, 4, 3
     for gelu in (False, True):
         constants = {"WIDTH": 14336, "DIMS": 1024, "GELU": gelu}
@@ -56,6 +59,20 @@ def fused():
     yield paged_triton.combine, pointers, {"SIZE": 128, "DIMS": 128, "SPLITS": 64}, 4, 3
 
 
+def fp8():
+    """The kernels of FP8 weights, for a product of an 8 B shape."""
+    quantise = {"x": "*bf16", "fixed": "*fp32", "values": "*fp8e4nv", "scales": "*fp32"}
+    quantise |= {"largest": "fp32", "least": "fp32"}
+    for width in (128, 4096):
+        constants = {"IN": 4096, "WIDTH": width, "DIMS": width, "FIXED": False}
+        yield fp8_triton.quantise, quantise, constants, max(1, width // 512), 3
+    product = {"x": "*fp8e4nv", "weight": "*fp8e4nv", "x_scales": "*fp32", "scales": "*fp32"}
+    product |= {"bias": "*bf16", "out": "*bf16", "rows": "i32"}
+    shape = {"OUT": 4096, "IN": 4096, "HEIGHT": 128, "WIDTH": 128, "BIASED": False}
+    for tall, wide in ((16, 32), (64, 128)):
+        yield fp8_triton.block_product, product, shape | {"TALL": tall, "WIDE": wide}, 4, 4
+
+
 def everything():
     """All launches that are worth a look."""
     for kernel in (paged_triton.decode, paged_triton.prefill):
@@ -65,7 +82,9 @@ def everything():
         yield attention(kernel, "bf16", 64, group=8, window=128, sinks=True)
         yield attention(kernel, "bf16", 256, group=2, cap=50.0)
         yield attention(kernel, "fp32", 128)
+        yield attention(kernel, "bf16", 128, store="fp8e4nv")
     yield from fused()
+    yield from fp8()
 
 
 def compiled(kernel, signature, constants, warps, stages):

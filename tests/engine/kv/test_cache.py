@@ -16,7 +16,7 @@ layouts = st.builds(
     KvLayout,
     layers=st.lists(shapes, min_size=1, max_size=6).map(tuple),
     block_size=st.just(4),
-    dtype=st.sampled_from(["float32", "bfloat16"]),
+    dtype=st.sampled_from(["float32", "bfloat16", "fp8_e4m3"]),
     model_identity=st.just("m"),
 )
 
@@ -24,7 +24,7 @@ layouts = st.builds(
 def filled(layout):
     cache = KvCache(layout, BLOCKS, torch.device("cpu"))
     for layer in cache.layers:
-        layer.normal_()
+        layer.copy_(torch.randn(layer.shape))
     return cache
 
 
@@ -38,15 +38,18 @@ def test_blocks_travel_layer_by_layer_and_arrive_where_they_should(data, layout)
     written = data.draw(st.permutations(range(BLOCKS)))[: len(blocks)]
     wire = torch.empty(len(blocks) * source.block_bytes(start, stop), dtype=torch.uint8)
     source.gather(blocks, start, stop, wire)
-    expected = [source.layers[number][:, blocks].flatten() for number in range(start, stop)]
-    assert torch.equal(wire, torch.cat([each.view(torch.uint8) for each in expected]))
+    every = [source.layers[number].view(torch.uint8) for number in range(start, stop)]
+    assert torch.equal(wire, torch.cat([layer[:, blocks].flatten() for layer in every]))
     target.scatter(written, start, stop, wire)
     rest = [block for block in range(BLOCKS + 1) if block not in written]
     for number, layer in enumerate(target.layers):
+        layer, sent = layer.view(torch.uint8), source.layers[number].view(torch.uint8)
         assert not layer[:, rest].any()
         inside = start <= number < stop
-        came = torch.equal(layer[:, written], source.layers[number][:, blocks])
+        came = torch.equal(layer[:, written], sent[:, blocks])
         assert came if inside else not layer.any()
+    source.clear(blocks)
+    assert not any(layer[:, blocks].float().any() for layer in source.layers)
 
 
 @pytest.mark.parametrize("blocks", [[0, BLOCKS + 1], [-1]])

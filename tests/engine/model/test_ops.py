@@ -15,6 +15,7 @@ from engine.model.ops_cuda import why_not as why_not_triton
 from engine.model.packed_batch import pack
 from tests.engine.kinds import BLOCK, BLOCKS, OPERATIONS, SHAPES, decoder, kind_named
 from tests.engine.reference import attention, rms, steps
+from tests.fp8_models import E4M3
 
 
 @pytest.fixture(params=OPERATIONS, ids=", ".join)
@@ -75,8 +76,41 @@ def test_linear(kind, rows):
 def test_attention_over_scattered_blocks(kind, shape):
     """Chunks and single tokens in one batch, step after step, against attention over the whole."""
     model = decoder(**SHAPES[shape])
+    rows, got, _ = attended(kind, model, str(kind.dtype).removeprefix("torch."))
+    for qkv, parts in zip(rows, got, strict=True):
+        kind.close(torch.cat(parts), attention(qkv, model.layers[0], model))
+
+
+@pytest.mark.parametrize("shape", ["grouped", "window", "heads of 80"])
+def test_attention_over_blocks_in_fp8(kind, shape):
+    """Against the same attention over rounded keys and values; some are rounded the other way."""
+    model = decoder(**SHAPES[shape])
+    rows, got, cache = attended(kind, model, "fp8_e4m3")
+    assert cache.layers[0].dtype == E4M3
+    for qkv, parts in zip(rows, got, strict=True):
+        expected = attention(qkv, model.layers[0], model, lambda x: x.to(E4M3).to(x.dtype))
+        error = (torch.cat(parts).cpu().double() - expected).abs()
+        assert error.max() <= 0.15 * expected.abs().max()
+        assert error.mean() <= (0.001 if kind.dtype == torch.float32 else 0.01)
+
+
+def test_numbers_beyond_fp8_become_its_largest_and_nans_stay(kind):
+    model = decoder()
     ops, layer = kind.ops(model), kind.there(model.layers[0])
-    dtype = str(kind.dtype).removeprefix("torch.")
+    layout = KvLayout((LayerShape(model.kv_heads, model.head_size),), BLOCK, "fp8_e4m3", "x")
+    cache = KvCache(layout, BLOCKS, torch.device(kind.device))
+    spans = next(steps([1]))
+    qkv = torch.ones(1, (model.heads + 2 * model.kv_heads) * model.head_size).bfloat16()
+    qkv[0, -3:] = torch.tensor([1000.0, -1e30, float("nan")])
+    ops.attend(kind.there(qkv), layer, cache.layers[0], pack(spans, cache))
+    place = divmod(int(pack(spans, cache).slots[0]), BLOCK)
+    stored = cache.layers[0].float()[1, place[0], place[1], -1, -4:]
+    assert stored[:3].tolist() == [1.0, 448.0, -448.0] and stored[3].isnan()
+
+
+def attended(kind, model, dtype):
+    """Three sequences, what was attended of each in parts, and the cache of its KV."""
+    ops, layer = kind.ops(model), kind.there(model.layers[0])
     layout = KvLayout((LayerShape(model.kv_heads, model.head_size),), BLOCK, dtype, "x")
     cache = KvCache(layout, BLOCKS, torch.device(kind.device))
     width = (model.heads + 2 * model.kv_heads) * model.head_size
@@ -89,8 +123,7 @@ def test_attention_over_scattered_blocks(kind, shape):
         out = ops.attend(kind.there(torch.cat(parts)), layer, cache.layers[0], batch)
         for span, part in zip(packed, out.split([s.count for s in packed]), strict=True):
             got[int(span.sequence.owner)].append(part)
-    for qkv, parts in zip(rows, got, strict=True):
-        kind.close(torch.cat(parts), attention(qkv, model.layers[0], model))
+    return rows, got, cache
 
 
 def test_why_the_triton_operations_cannot_serve_a_model_is_reported():
