@@ -85,6 +85,7 @@ test-clients: $(VENV)/.installed-dev .venv-clients/load-clients/.installed .venv
 test-gpu:  ## tests for a CUDA device; skipped without one
 	$(WITH_GPU) -m pytest -c tests/gpu/pytest.ini -k "not C++" tests/gpu \
 		tests/engine/model/test_ops.py tests/engine/model/test_forward_selection.py \
+		tests/engine/model/experts/test_grouped_product.py \
 		tests/engine/model/test_attention_flashinfer.py tests/bench/gpu/test_varlen_attention.py \
 		tests/engine/kernels/test_triton_builds.py tests/engine/fp8
 
