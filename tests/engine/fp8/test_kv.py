@@ -5,6 +5,7 @@ import torch
 
 from engine.config import KvConfig, ModelConfig
 from engine.errors import UnsupportedModel
+from engine.fp8.values import has_fp8
 from engine.kv.memory import block_bytes
 from engine.model_description import describe
 from engine.runtime.engine import Engine
@@ -70,12 +71,8 @@ def test_operations_without_blocks_in_fp8_are_refused_by_name(tmp_path):
     assert "torch operations" in engine_of(tmp_path, dtype="bfloat16").forward_name
 
 
-def test_a_device_without_fp8_computes_by_torchs_operations(tmp_path, monkeypatch):
-    """The kernels that read and write FP8 need a device that has it."""
-    save(tmp_path, *SERVED["llama"])
+def test_gpus_from_capability_8_9_on_have_fp8(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
-    from engine.fp8.values import has_fp8
-
     assert not has_fp8(torch.device("cuda", 0))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 9))
     assert has_fp8(torch.device("cuda", 0))
