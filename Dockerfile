@@ -3,6 +3,8 @@
 #   docker build --build-arg ACCELERATOR=cpu --build-arg TORCH_INDEX=URL -t tandem:0.1.0-cpu .
 #   docker build --build-arg ACCELERATOR=cuda -t tandem:0.1.0-cuda .
 #
+# EXTRAS names optional parts of tandem-serve, as nixl.
+#
 # torch's wheels carry the CUDA libraries that they need, so both variants have one base; the node
 # brings the driver. TORCH_INDEX names the index of torch's wheels, where the usual one has not the
 # variant that is wanted: the build ends if the torch that came is the other one.
@@ -12,6 +14,7 @@ ARG PYTHON=3.11.11
 FROM python:${PYTHON}-slim-bookworm AS build
 ARG ACCELERATOR=cpu
 ARG TORCH_INDEX=
+ARG EXTRAS=
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
 RUN python -m venv /opt/tandem
 WORKDIR /src
@@ -32,7 +35,7 @@ COPY models models
 COPY prefill_pool prefill_pool
 COPY protos protos
 COPY tandem_client tandem_client
-RUN /opt/tandem/bin/pip install -c constraints.txt ./tandem_client .
+RUN /opt/tandem/bin/pip install -c constraints.txt ./tandem_client ".${EXTRAS:+[${EXTRAS}]}"
 
 FROM python:${PYTHON}-slim-bookworm AS run
 ARG ACCELERATOR=cpu

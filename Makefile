@@ -127,9 +127,9 @@ wheels: $(VENV)/.installed-dev  ## write both wheels to dist/: the client's to p
 	@cd tandem_client && ../$(BIN)/python -m hatchling build -t wheel -d ../dist
 	@$(BIN)/python -m hatchling build -t wheel -d dist
 
-image:  ## build the container image; ACCELERATOR=cuda, TORCH_INDEX=URL of torch's wheels
+image:  ## build the container image; ACCELERATOR=cuda, TORCH_INDEX=URL of torch's wheels, EXTRAS=nixl
 	docker build --build-arg ACCELERATOR=$(ACCELERATOR) --build-arg TORCH_INDEX=$(TORCH_INDEX) \
-		-t tandem:$(VERSION)-$(ACCELERATOR) .
+		--build-arg EXTRAS=$(EXTRAS) -t tandem:$(VERSION)-$(ACCELERATOR) .
 
 bench-engine: $(VENV)/.installed  ## measure the engine against the machine's limits
 	$(BIN)/python -m bench.systems.engine --cache $(BENCH_CACHE) $(ARGS)

@@ -189,14 +189,16 @@ class Offer(_message.Message):
     def __init__(self, transfer: _Optional[str] = ..., tokens: _Optional[int] = ..., blocks: _Optional[int] = ..., first_token: _Optional[int] = ..., early: bool = ..., borrowed: _Optional[_Union[BorrowedBlocks, _Mapping]] = ...) -> None: ...
 
 class BorrowedBlocks(_message.Message):
-    __slots__ = ("word", "number", "blocks")
+    __slots__ = ("word", "number", "blocks", "plain")
     WORD_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    PLAIN_FIELD_NUMBER: _ClassVar[int]
     word: int
     number: int
     blocks: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, word: _Optional[int] = ..., number: _Optional[int] = ..., blocks: _Optional[_Iterable[int]] = ...) -> None: ...
+    plain: bool
+    def __init__(self, word: _Optional[int] = ..., number: _Optional[int] = ..., blocks: _Optional[_Iterable[int]] = ..., plain: bool = ...) -> None: ...
 
 class Pull(_message.Message):
     __slots__ = ("transfer", "generation", "blocks", "in_place")

@@ -26,6 +26,8 @@ LAYOUT = KvLayout(
 FRAME_BYTES = TransferConfig().frame_bytes
 # Shared memory, where the receiver copies out of the sender's blocks.
 BORROWED = "borrowed blocks"
+# Whose caches have the order of the C++ operations, so that blocks go as they are.
+_IN_PLACE = (BORROWED, "nixl")
 
 
 def transfer_config(transport: str) -> TransferConfig:
@@ -36,7 +38,7 @@ def transfer_config(transport: str) -> TransferConfig:
 
 def cache_for(blocks: int, transport: str) -> KvCache:
     """A cache with all pages touched, in the block order of this transport."""
-    kv_format: KvFormat = "pairs" if transport == BORROWED else "plain"
+    kv_format: KvFormat = "pairs" if transport in _IN_PLACE else "plain"
     cache = KvCache(LAYOUT, blocks, torch.device("cpu"), kv_format)
     for layer in cache.layers:
         layer.fill_(1.0)

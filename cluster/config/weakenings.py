@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from cluster.config.router import RouterConfig
 from cluster.config.schema import TandemConfig
-from kv_transfer.transports.registry import AUTO, WITHIN_A_HOST
+from kv_transfer.transports.registry import AUTO, OPENS_MEMORY, WITHIN_A_HOST
 
 _EVERYBODY = "*"
 _PAGES_STAY_OPEN = (
@@ -69,5 +69,7 @@ def _added(key: str, before: tuple[str, ...], after: tuple[str, ...]) -> Iterato
 def _protection(transport: str) -> int:
     """The rank of a transport in docs/explanation/security.md; `auto` may cross the network."""
     if transport in WITHIN_A_HOST:
-        return 2
-    return 1 if transport == AUTO else 0
+        return 3
+    if transport in OPENS_MEMORY:
+        return 0
+    return 2 if transport == AUTO else 1

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
 import torch
 
-from engine.errors import Internal, TandemError
-from kv_transfer.errors import ChecksumMismatch, Withdrawn
-from kv_transfer.frames.borrowed_blocks import BlockBorrower
+from engine.errors import Internal, TandemError, TransferFailed
+from kv_transfer.errors import ChannelBroken, ChecksumMismatch
+from kv_transfer.frames.borrowed_blocks import Borrower
 from kv_transfer.frames.checksum import inspect
 from kv_transfer.frames.frame_plan import Extent, plan_frames
 from kv_transfer.links.incoming_transfer import IncomingTransfer
@@ -38,26 +39,32 @@ def write(
         return Internal(f"writing KV blocks: {error}")
 
 
-def copy(
-    shared: Shared, incoming: IncomingTransfer, extent: Extent, borrower: BlockBorrower
-) -> Outcome:
+def copy(shared: Shared, incoming: IncomingTransfer, extent: Extent, borrower: Borrower) -> Outcome:
     """Copy an extent of borrowed blocks; False if the transfer has ended.
 
+    Raises ChannelBroken if they are read through a channel that broke.
+
     The extent is copied in pieces as large as frames. Other threads copy between the pieces, and a
-    transfer that ends waits for one piece at most.
+    transfer that ends waits for one piece at most. A loan that has ended before is not read at all.
     """
     borrowed = incoming.borrowed
     assert borrowed is not None
+    copying: AbstractContextManager[object] = nullcontext() if borrower.remote else shared.copying
     try:
+        if incoming.ended:
+            return False
+        borrower.check(borrowed)
         for piece in plan_frames(shared.cache.layout, extent, shared.config.frame_bytes):
             positions = range(piece.block_start, piece.block_stop)
             layers = range(piece.layer_start, piece.layer_stop)
             call = partial(borrower.copy, borrowed, incoming.blocks, positions, layers)
-            with shared.copying:
+            with copying:
                 if incoming.ended or not incoming.guard.copy(call):
                     return False
         borrower.check(borrowed)
-    except Withdrawn as error:
+    except ChannelBroken:
+        raise
+    except TransferFailed as error:
         return error
     except Exception as error:  # any error of a copy ends the transfer
         return Internal(f"writing KV blocks: {error}")

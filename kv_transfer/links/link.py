@@ -23,7 +23,7 @@ from kv_transfer.links.control_stream import ControlStream
 from kv_transfer.links.shared import Shared
 from kv_transfer.transports.cuda_streams import STREAMS
 from kv_transfer.transports.rendezvous import Rendezvous
-from kv_transfer.transports.transport import Channel, ChannelSpec
+from kv_transfer.transports.transport import Channel, ChannelSpec, OwnMemory
 from protos import kv_transfer_pb2 as pb
 
 _log = logging.getLogger(__name__)
@@ -141,7 +141,8 @@ class Link(ABC, Generic[In, Out]):
     async def _join(self, transport: str, name: str, rank: int, host: str) -> None:
         """Open this end of the channel on the link's thread, and take staging that fits it."""
         device, timeout_s = self._shared.cache.device, self._shared.config.join_timeout_s
-        spec = ChannelSpec(transport, name, rank, host, device, timeout_s, self._rendezvous)
+        memory = OwnMemory(self._shared.cache.memory, self._shared.lender.words)
+        spec = ChannelSpec(transport, name, rank, host, device, timeout_s, self._rendezvous, memory)
         opening = self._thread.submit(partial(self._open, spec))
         await until(opening, spec.timeout_s + GRACE_S, "opening the data channel")
         count = self._shared.config.staging_buffers

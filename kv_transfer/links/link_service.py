@@ -124,7 +124,7 @@ class LinkService:
             frame_bytes,
             self._on_up,
         )
-        extent = self._shared.lender.extent() if link.lends_memory else None
+        extent = self._shared.lender.extent() if link.is_mapped else None
         blocks = self._shared.cache.blocks
         link.welcome(
             pb.Welcome(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
+from engine.kv.cache import KvFormat
 from engine.kv.layout import KvLayout, LayerShape
 from kv_transfer.frames.borrowed_blocks import BorrowedBlocks
 from kv_transfer.frames.frame_plan import Extent, FramePart
@@ -106,14 +107,21 @@ def mapped_extent_of(cache: pb.SharedCache) -> MappedExtent:
 
 def borrowed_to_proto(borrowed: BorrowedBlocks) -> pb.BorrowedBlocks:
     """Borrowed blocks, for an offer."""
-    return pb.BorrowedBlocks(word=borrowed.word, number=borrowed.number, blocks=borrowed.blocks)
+    return pb.BorrowedBlocks(
+        word=borrowed.word,
+        number=borrowed.number,
+        blocks=borrowed.blocks,
+        plain=borrowed.order == "plain",
+    )
 
 
 def borrowed_of(offer: pb.Offer) -> BorrowedBlocks | None:
     """The blocks that an offer lends; None if it lends none."""
     if not offer.HasField("borrowed"):
         return None
-    return BorrowedBlocks(offer.borrowed.word, offer.borrowed.number, tuple(offer.borrowed.blocks))
+    told = offer.borrowed
+    order: KvFormat = "plain" if told.plain else "pairs"
+    return BorrowedBlocks(told.word, told.number, tuple(told.blocks), order)
 
 
 def offer_to_proto(outgoing: OutgoingTransfer, *, lends_memory: bool) -> pb.Offer:

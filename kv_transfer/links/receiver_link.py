@@ -32,6 +32,7 @@ from kv_transfer.frames.frame_plan import (
     plan_frames,
     whole_part,
 )
+from kv_transfer.frames.remote_blocks import RemoteBorrower
 from kv_transfer.links import proto_convert as wire
 from kv_transfer.links.frame_receiver import Outcome, copy, write
 from kv_transfer.links.incoming_transfer import IncomingTransfer, ReceivedKv
@@ -40,7 +41,7 @@ from kv_transfer.links.shared import Shared
 from kv_transfer.links.transfer_receiver import Admit, TransferReceiver
 from kv_transfer.transports.same_host import own_witness
 from kv_transfer.transports.selection import PROCESS, device_name
-from kv_transfer.transports.transport import RECEIVER_RANK
+from kv_transfer.transports.transport import RECEIVER_RANK, ReadingChannel
 from protos import kv_transfer_pb2 as pb
 
 _log = logging.getLogger(__name__)
@@ -112,6 +113,10 @@ class ReceiverLink(Link[pb.SenderMessage, pb.ReceiverMessage]):
             mapped, _ = await asyncio.wait({mapping}, timeout=connect_s)
             for done in mapped:
                 done.result()
+        elif isinstance(channel := self._open_channel(), ReadingChannel):
+            self._transfers.borrower = RemoteBorrower(
+                self._shared.cache, channel, self._shared.config.io_timeout_s
+            )
         await self._meet_peer()
         self._give_credit()
 

@@ -39,7 +39,7 @@ from kv_transfer.links.link import GRACE_S, Link
 from kv_transfer.links.outgoing_transfer import OutgoingTransfer
 from kv_transfer.links.shared import Shared
 from kv_transfer.transports.registry import channel_class
-from kv_transfer.transports.transport import SENDER_RANK, Wait
+from kv_transfer.transports.transport import SENDER_RANK, ReadingChannel, Wait
 from protos import kv_transfer_pb2 as pb
 
 
@@ -50,7 +50,8 @@ def _new_future() -> asyncio.Future[None]:
 class SenderLink(Link[pb.ReceiverMessage, pb.SenderMessage]):
     """Serves one receiver; `on_up` is called once, when the link can carry offers.
 
-    `lends_memory` tells whether the receiver may copy out of this process's blocks.
+    `lends_memory` tells whether the receiver may copy out of this process's blocks: it maps them if
+    `is_mapped`, and else reads them through the channel.
     """
 
     def __init__(
@@ -69,7 +70,9 @@ class SenderLink(Link[pb.ReceiverMessage, pb.SenderMessage]):
         # Unique also after a restart of either side.
         self.channel = f"{receiver}/{generation}/{uuid.uuid4().hex}"
         self.transport = transport
-        self.lends_memory = channel_class(transport).lends_memory
+        kind = channel_class(transport)
+        self.is_mapped, self._is_read = kind.lends_memory, issubclass(kind, ReadingChannel)
+        self.lends_memory = self.is_mapped or self._is_read
         self._host = host
         self._frame_bytes = frame_bytes
         self._on_up = on_up
@@ -107,7 +110,7 @@ class SenderLink(Link[pb.ReceiverMessage, pb.SenderMessage]):
             return
         self._transfers[transfer] = outgoing
         if self.lends_memory and outgoing.borrowed is None:
-            outgoing.borrowed = self._shared.lender.lend(outgoing.kv.blocks)
+            outgoing.borrowed = self._shared.lender.lend(outgoing.kv.blocks, remote=self._is_read)
         self._send(offer=wire.offer_to_proto(outgoing, lends_memory=self.lends_memory))
 
     def progress(self, outgoing: OutgoingTransfer) -> None:

@@ -13,7 +13,7 @@ from kv_transfer.frames.borrowed_blocks import BlockLender
 from kv_transfer.frames.checksum import SEAL_BYTES
 from kv_transfer.frames.frame_plan import check_frame_bytes
 from kv_transfer.frames.staging import StagingPool
-from kv_transfer.transports.registry import candidates, name_problem
+from kv_transfer.transports.registry import AUTO, candidates, channel_class, name_problem
 from kv_transfer.transports.transport import ChannelOpener
 
 
@@ -38,11 +38,14 @@ def make_shared(
 ) -> Shared:
     """Fresh staging and counters; only a sending side has staging that another process can read.
 
-    Raises ConfigError if a frame cannot hold a block, or if no transport has the configured name.
+    Raises ConfigError if a frame cannot hold a block, or if no transport has the configured name,
+    or if this process cannot use the transport.
     """
     check_frame_bytes(cache.layout, config.frame_bytes)
     if (problem := name_problem(config.transport)) is not None:
         raise ConfigError(f"kv.{problem}")
+    if config.transport != AUTO and (why := channel_class(config.transport).unavailable()):
+        raise ConfigError(f"kv.transport: {why}")
     pinned = cache.device.type == "cuda"
     lends = any(channel.lends_memory for channel in candidates(config.transport).values())
     # Twice the links at their bound: as many again may have threads inside a broken channel.

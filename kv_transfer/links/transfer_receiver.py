@@ -14,7 +14,7 @@ from engine.errors import Internal, TransferFailed
 from kv_transfer.aio.bounded_map import BoundedMap
 from kv_transfer.aio.waits import fail, settle, succeed, unless_failed
 from kv_transfer.errors import LinkBroken, LinkRefused, Withdrawn
-from kv_transfer.frames.borrowed_blocks import BlockBorrower, BorrowedBlocks
+from kv_transfer.frames.borrowed_blocks import BorrowedBlocks, Borrower
 from kv_transfer.frames.frame_plan import Coverage
 from kv_transfer.links import proto_convert as wire
 from kv_transfer.links.incoming_transfer import IncomingTransfer, OfferedKv, ReceivedKv
@@ -30,11 +30,11 @@ class TransferReceiver:
     """The transfers of one link that are expected, on offer, or under way.
 
     `send` queues a message to the sender. `borrower` copies out of the sender's blocks; it is None
-    where they cannot be mapped.
+    where they cannot be reached.
     """
 
     def __init__(self, shared: Shared, send: Callable[..., None]) -> None:
-        self.borrower: BlockBorrower | None = None
+        self.borrower: Borrower | None = None
         self._shared = shared
         self._send = send
         self._over = False

@@ -18,6 +18,8 @@ from kv_transfer.transports.transport import (
     Channel,
     ChannelOpener,
     ChannelSpec,
+    Offsets,
+    ReadingChannel,
     Receipt,
     Wait,
 )
@@ -120,6 +122,40 @@ class FaultyChannel(Channel):
         return wait(timeout_s)
 
 
+class FaultyReadingChannel(FaultyChannel, ReadingChannel):
+    """The same for a channel whose receiver reads in place: each read counts as a call."""
+
+    def __init__(self, inner: ReadingChannel, plan: FaultPlan) -> None:
+        super().__init__(inner, plan)
+        self.remote_bytes = inner.remote_bytes
+        self._reading = inner
+
+    def read(self, there: Offsets, here: Offsets, sizes: Offsets, timeout_s: float) -> None:
+        """See `ReadingChannel.read`; nothing finds a byte that changed on the way."""
+        fault = self._next_fault()
+        if fault is Fault.DIE_HALF:
+            half = slice(0, len(sizes) // 2)
+            if sizes[half].size:
+                self._reading.read(there[half], here[half], sizes[half], timeout_s)
+        if fault is Fault.HANG:
+            # A read has a deadline in any case, because it writes to blocks until it has ended.
+            self._released.wait(timeout_s)
+            raise ChannelBroken("faulty: a read took too long")
+        if fault in _DEADLY:
+            self._die(fault, timeout_s)
+        read = partial(self._reading.read, there, here, sizes)
+        (partial(self._slowly, read) if fault is Fault.SLOW else read)(timeout_s)
+
+    def abort(self) -> None:
+        """Abort the channel inside, and end a read that hangs."""
+        super().abort()
+        self._released.set()
+
+    def read_word(self, number: int, timeout_s: float) -> int:
+        """See `ReadingChannel.read_word`; never fails on purpose."""
+        return self._reading.read_word(number, timeout_s)
+
+
 class FaultyOpener:
     """Opens channels, the n-th of them with the n-th plan; later channels are sound."""
 
@@ -134,7 +170,10 @@ class FaultyOpener:
         channel = self._opener(spec)
         if plan is None:
             return channel
-        faulty = FaultyChannel(channel, plan)
+        if isinstance(channel, ReadingChannel):
+            faulty: FaultyChannel = FaultyReadingChannel(channel, plan)
+        else:
+            faulty = FaultyChannel(channel, plan)
         self.channels.append(faulty)
         return faulty
 

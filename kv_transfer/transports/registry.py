@@ -22,11 +22,17 @@ TRANSPORTS: dict[str, str] = {
     "cuda_ipc": "kv_transfer.transports.cuda_ipc:CudaIpcChannel",
     "nccl": "kv_transfer.transports.nccl:NcclChannel",
     "shared_memory": "kv_transfer.transports.shared_memory:SharedMemoryChannel",
+    "nixl": "kv_transfer.transports.nixl:NixlChannel",
     "gloo": "kv_transfer.transports.gloo:GlooChannel",
 }
+# The transports that `auto` never takes: they have not run on the hardware that they are meant for.
+BY_NAME_ONLY = frozenset({"nixl"})
 
 # The transports whose bytes leave no host, so that only processes of the same user can read them.
 WITHIN_A_HOST = frozenset({"loopback", "cuda_ipc", "shared_memory"})
+
+# The transports by which whoever reaches a port may read and write all memory of a replica.
+OPENS_MEMORY = frozenset({"nixl"})
 
 
 def configurable_names() -> tuple[str, ...]:
@@ -54,5 +60,6 @@ def channel_class(name: str) -> type[Channel]:
 
 def candidates(configured: str) -> dict[str, type[Channel]]:
     """The transports that a replica with that `kv.transport` may use, by preference."""
-    names = TRANSPORTS if configured == AUTO else (configured,)
+    chosen = [name for name in TRANSPORTS if name not in BY_NAME_ONLY]
+    names = chosen if configured == AUTO else [configured]
     return {name: channel_class(name) for name in names}

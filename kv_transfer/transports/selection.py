@@ -103,7 +103,7 @@ def choose(
     name = configured.pop() if configured else AUTO
     refusals: list[str] = []
     for transport, channel in candidates(name).items():
-        missing = pair.missing(channel.needs)
+        missing = pair.missing(channel.needs) or channel.unavailable()
         if missing is None:
             facts = ["configured"] if name != AUTO else _met(channel.needs) or refusals
             return TransportChoice(transport, "; ".join(facts))

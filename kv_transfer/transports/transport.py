@@ -11,10 +11,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 SENDER_RANK = 0
 RECEIVER_RANK = 1
+# Offsets and sizes of ranges in memory, in bytes.
+Offsets = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +50,23 @@ class ValueStore(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class OwnMemory:
+    """The memory of one end that the other end may read, or that its reads write to.
+
+    `cache` is flat uint8, all of the KV cache. `words` is int64, the words of the loans.
+    """
+
+    cache: torch.Tensor
+    words: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
 class ChannelSpec:
     """The arguments with which one member opens its end of a channel.
 
     `name` is the channel's and is never used twice. `host` is this member's own address. `device`
-    is where this member's KV is. In `store` both members find each other's values.
+    is where this member's KV is. In `store` both members find each other's values. Only a
+    `ReadingChannel` uses `memory`.
     """
 
     transport: str
@@ -60,6 +76,7 @@ class ChannelSpec:
     device: torch.device
     timeout_s: float
     store: ValueStore
+    memory: OwnMemory | None = None
 
     @property
     def peer(self) -> int:
@@ -108,6 +125,11 @@ class Channel(ABC):
     staging_device: torch.device
     ahead: int
 
+    @classmethod
+    def unavailable(cls) -> str | None:
+        """Why this process cannot open such a channel, whatever the pair; None if it can."""
+        return None
+
     @abstractmethod
     def __init__(self, spec: ChannelSpec) -> None:
         """Join the other end; blocks until it has joined, or raises ChannelBroken."""
@@ -133,6 +155,28 @@ class Channel(ABC):
     @abstractmethod
     def close(self) -> None:
         """Free all resources; called once, on the channel's own thread, after its last call."""
+
+
+class ReadingChannel(Channel):
+    """A channel whose receiver reads memory of the sender's process, on any host, in place.
+
+    The sender's end lends its `OwnMemory`. Both calls block the channel's thread. Once a call has
+    ended, in any way, none of its bytes is written any more.
+    """
+
+    # The size of the sender's cache in bytes; 0 if it lends none.
+    remote_bytes: int
+
+    @abstractmethod
+    def read(self, there: Offsets, here: Offsets, sizes: Offsets, timeout_s: float) -> None:
+        """Read ranges of the sender's cache into ranges of the own; offsets and sizes in bytes.
+
+        Raises TransferFailed if this read cannot begin, and ChannelBroken if it failed.
+        """
+
+    @abstractmethod
+    def read_word(self, number: int, timeout_s: float) -> int:
+        """The value of one of the sender's words; raises as `read`."""
 
 
 def after(wait: Wait, data: torch.Tensor) -> Receipt:

@@ -21,6 +21,7 @@ from kv_transfer.config import TransferConfig
 from kv_transfer.links.link_stream import MOST_LINK_BYTES
 from kv_transfer.receiver import KvReceiver, OfferedKv, Peer, ReceivedKv
 from kv_transfer.sender import KvSender, OutgoingKv
+from kv_transfer.transports.nixl import NixlChannel
 from kv_transfer.transports.selection import open_channel
 from protos.wire.client import Connector
 from protos.wire.secret import ClusterSecret
@@ -41,8 +42,12 @@ LAYOUT = KvLayout(
 QUICK = TransferConfig(transport="gloo", frame_bytes=8192, io_timeout_s=2.0, connect_timeout_s=5.0)
 
 
+needs_nixl = pytest.mark.skipif(
+    NixlChannel.unavailable() is not None, reason="nixl is not installed: tandem-serve[nixl]"
+)
+OVER_NIXL = pytest.param("nixl", marks=needs_nixl)
 # `borrowed` is shared memory where the receiver copies out of the sender's blocks.
-TRANSPORTS = ["loopback", "gloo", "shared_memory", "borrowed"]
+TRANSPORTS = ["loopback", "gloo", "shared_memory", "borrowed", OVER_NIXL]
 
 
 def make_cache(

@@ -17,7 +17,15 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from engine.errors import TandemError
 from kv_transfer.sender import OutgoingKv
-from tests.kv_transfer.rig import LAYOUT, end_links, eventually, linked, loop_turns, over
+from tests.kv_transfer.rig import (
+    LAYOUT,
+    end_links,
+    eventually,
+    linked,
+    loop_turns,
+    needs_nixl,
+    over,
+)
 
 SIZE = LAYOUT.block_size
 LAYERS = len(LAYOUT.layers)
@@ -244,9 +252,17 @@ class BorrowedMachine(HandOverMachine):
     transport = "borrowed"
 
 
+class RemoteMachine(HandOverMachine):
+    """The same state machine where the receiver reads the sender's blocks over UCX."""
+
+    transport = "nixl"
+
+
 TestHandOver = HandOverMachine.TestCase
 TestBorrowed = BorrowedMachine.TestCase
+TestRemote = RemoteMachine.TestCase
 TestHandOver.settings = settings(max_examples=8, stateful_step_count=30, deadline=None)
-TestBorrowed.settings = TestHandOver.settings
+TestBorrowed.settings = TestRemote.settings = TestHandOver.settings
 # A machine that others load takes its time.
 TestHandOver.pytestmark = TestBorrowed.pytestmark = [pytest.mark.timeout(400)]
+TestRemote.pytestmark = [pytest.mark.timeout(400), needs_nixl]

@@ -49,12 +49,12 @@ class Child:
 
 
 @asynccontextmanager
-async def children(*specs):
+async def children(*specs, module="tests.kv_transfer.peer_process"):
     """Start them all at once; each is (role, arguments)."""
     started = []
     try:
         for role, arguments in specs:
-            command = [sys.executable, "-m", "tests.kv_transfer.peer_process", role]
+            command = [sys.executable, "-m", module, role]
             process = await asyncio.create_subprocess_exec(
                 *command, json.dumps(arguments), stdout=asyncio.subprocess.PIPE
             )

@@ -61,7 +61,7 @@ def test_each_added_host_and_origin_is_named(key):
     assert weakenings(changed({key: ("*",)}), changed({key: (known, added)})) == []
 
 
-RANKS = (("shared_memory", "cuda_ipc", "loopback"), ("auto",), ("gloo", "nccl"))
+RANKS = (("shared_memory", "cuda_ipc", "loopback"), ("auto",), ("gloo", "nccl"), ("nixl",))
 
 
 def test_a_transport_that_more_processes_can_read_is_named():

@@ -18,7 +18,7 @@ from kv_transfer.transports.fault_injection import Fault, FaultPlan, FaultyOpene
 from kv_transfer.transports.nccl import nccl_available
 from kv_transfer.transports.selection import open_channel
 from kv_transfer.transports.transport import RECEIVER_RANK, SENDER_RANK
-from tests.kv_transfer.rig import wait_until
+from tests.kv_transfer.rig import OVER_NIXL, wait_until
 from tests.kv_transfer.transports.channel_rig import (
     blank,
     filled,
@@ -37,6 +37,7 @@ a_gpu = pytest.mark.skipif(
     not torch.cuda.is_available(), reason="cuda_ipc needs a CUDA build of torch and a CUDA device"
 )
 TRANSPORTS = [
+    OVER_NIXL,
     "loopback",
     "gloo",
     "shared_memory",
