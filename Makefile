@@ -89,7 +89,7 @@ test-gpu:  ## tests for a CUDA device; skipped without one
 		tests/engine/model/test_attention_flashinfer.py tests/bench/gpu/test_varlen_attention.py \
 		tests/engine/kernels/test_triton_builds.py tests/engine/fp8
 
-bench-gpu:  ## an 8 B shape on a GPU against its limits, in under ten minutes
+bench-gpu:  ## an 8 B shape on a GPU, section by section, in eight minutes; ARGS=--dry tries it on a CPU
 	$(WITH_GPU) -m bench.gpu.main $(ARGS)
 
 test-oldest: .venv-oldest/.installed  ## engine, transfer and pools on the oldest torch and transformers

@@ -7,6 +7,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, get_args
 
+from engine.scheduling.pass_cost import PassCosts, PassTiming
+
 ReplicaRole = Literal["prefill", "decode", "both", "router"]
 Pool = Literal["prefill", "decode"]
 
@@ -16,8 +18,10 @@ class ReplicaLoad:
     """The load of a replica or router now: requests, and blocks by state.
 
     `prompt_tokens_due` wait or are being computed. `prompt_tokens_per_s` is the recent speed with
-    the steps beside it, None before the first prompt. The requests may need `blocks_promised`.
-    A `stalled` engine has work and completes no step.
+    the steps beside it, None before the first prompt. A pass over prompts takes `pass_s`, and
+    `pass_token_s` for each of its tokens, of which there are at most `chunk_tokens`; prompts share
+    passes of `shared_tokens`. The requests may need `blocks_promised`. A `stalled` engine has work
+    and completes no step.
 
     Of a replica that decodes: each step gives `streams` requests a token, of which `batch_limit`
     may run. A step usually takes `step_s`; `itl_s` is the longest time between two steps beside
@@ -43,6 +47,10 @@ class ReplicaLoad:
     prompt_tokens_due: int = 0
     blocks_promised: int = 0
     prompt_tokens_per_s: float | None = None
+    pass_s: float | None = None
+    pass_token_s: float = 0.0
+    shared_tokens: int = 0
+    chunk_tokens: int = 0
     streams: int = 0
     batch_limit: int = 0
     step_s: float | None = None
@@ -55,6 +63,14 @@ class ReplicaLoad:
     batch_blocks: int = 0
     batch_streams: int = 0
     stalled: bool = False
+
+    @property
+    def passes(self) -> PassCosts | None:
+        """The costs of passes over prompts; None before the first pass."""
+        if self.pass_s is None or self.shared_tokens < 1 or self.chunk_tokens < 1:
+            return None
+        timing = PassTiming(self.pass_s, self.pass_token_s)
+        return PassCosts(timing, self.shared_tokens, self.chunk_tokens)
 
     @property
     def used(self) -> int:

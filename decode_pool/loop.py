@@ -203,6 +203,7 @@ class DecodeLoop(PoolLoop[DecodeJob]):
         if results is not None:
             self._passes.remove(run)
             PROMPT_TOKENS.inc(sum(span.count for span in run.spans), pool="decode")
+            self.pass_ends.tell()
             count_recomputed(run.spans, self._jobs, self._scheduler.preemptions)
             self._retire(run.spans, results, self._tally.count)
         return True

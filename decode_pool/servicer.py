@@ -156,6 +156,7 @@ def _with_first_token(job: DecodeJob, arrived_s: float, granted_s: float) -> Col
             queue_s=granted_s - arrived_s,
             prefill_s=max(0.0, job.first_s - granted_s),
             cached_tokens=job.sequence.cached_tokens or 0,
+            passes=job.sequence.passes,
             scores=scores_to_proto(job.sequence.scoring),
         )
         return CallEvent(first_token=first)

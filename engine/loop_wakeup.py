@@ -52,6 +52,27 @@ class LoopWakeup:
                 await self._pulse.wait()
 
 
+class PassEnds:
+    """Counts the passes over prompts that have ended, for all that follow a replica's load."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._ended = asyncio.Event()
+
+    def tell(self) -> None:
+        """Count the end of a pass."""
+        self.count += 1
+        self._ended.set()
+        self._ended.clear()
+
+    async def beyond(self, count: int, most_s: float) -> None:
+        """Wait until more passes than `count` have ended, at most `most_s` seconds."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(most_s):
+                while self.count <= count:
+                    await self._ended.wait()
+
+
 class StepEnds:
     """Lets released requests wait until no step writes to their blocks.
 

@@ -18,7 +18,8 @@ from prefill_pool.scheduler import PrefillScheduler
 
 log = logging.getLogger(__name__)
 
-# Tuned: the least time that a pass is computed before a more urgent prompt may overtake it.
+# Tuned, for the TTFT of short prompts: the least time that a pass is computed before a more urgent
+# prompt may overtake it. It is a time of computing, so it means the same on every device.
 _SLICE_S = 0.02
 
 # Called with the number of leading tokens with KV, and of leading layers (None: all).
@@ -193,6 +194,7 @@ class PrefillLoop(PoolLoop[PrefillJob]):
         outcomes = self._collect(spans, results)
         whole = self._scheduler.complete(spans)
         self._ends.tell()
+        self.pass_ends.tell()
         self._unanswered.append(_PassResult(spans, outcomes, whole, time.monotonic()))
 
     def _answer(self) -> None:

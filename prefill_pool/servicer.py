@@ -84,6 +84,7 @@ class PrefillServicer:
             queue_s=first.queue_s,
             prefill_s=first.prefill_s,
             cached_tokens=sequence.cached_tokens or 0,
+            passes=sequence.passes,
             scores=scores_to_proto(sequence.scoring),
         )
         sink.put(CallEvent(first_token=event))

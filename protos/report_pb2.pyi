@@ -12,7 +12,7 @@ class ReportFrame(_message.Message):
     def __init__(self, report: _Optional[_Union[Report, _Mapping]] = ...) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ("waiting", "running", "prompt_tokens_due", "blocks_free", "blocks_promised", "streams", "step_s", "batch_tokens_due", "batch_blocks", "batch_streams", "batch_limit", "stalled")
+    __slots__ = ("waiting", "running", "prompt_tokens_due", "blocks_free", "blocks_promised", "streams", "step_s", "batch_tokens_due", "batch_blocks", "batch_streams", "batch_limit", "stalled", "pass_s", "pass_token_s", "shared_tokens", "chunk_tokens")
     WAITING_FIELD_NUMBER: _ClassVar[int]
     RUNNING_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKENS_DUE_FIELD_NUMBER: _ClassVar[int]
@@ -25,6 +25,10 @@ class Report(_message.Message):
     BATCH_STREAMS_FIELD_NUMBER: _ClassVar[int]
     BATCH_LIMIT_FIELD_NUMBER: _ClassVar[int]
     STALLED_FIELD_NUMBER: _ClassVar[int]
+    PASS_S_FIELD_NUMBER: _ClassVar[int]
+    PASS_TOKEN_S_FIELD_NUMBER: _ClassVar[int]
+    SHARED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_TOKENS_FIELD_NUMBER: _ClassVar[int]
     waiting: int
     running: int
     prompt_tokens_due: int
@@ -37,4 +41,8 @@ class Report(_message.Message):
     batch_streams: int
     batch_limit: int
     stalled: bool
-    def __init__(self, waiting: _Optional[int] = ..., running: _Optional[int] = ..., prompt_tokens_due: _Optional[int] = ..., blocks_free: _Optional[int] = ..., blocks_promised: _Optional[int] = ..., streams: _Optional[int] = ..., step_s: _Optional[float] = ..., batch_tokens_due: _Optional[int] = ..., batch_blocks: _Optional[int] = ..., batch_streams: _Optional[int] = ..., batch_limit: _Optional[int] = ..., stalled: bool = ...) -> None: ...
+    pass_s: float
+    pass_token_s: float
+    shared_tokens: int
+    chunk_tokens: int
+    def __init__(self, waiting: _Optional[int] = ..., running: _Optional[int] = ..., prompt_tokens_due: _Optional[int] = ..., blocks_free: _Optional[int] = ..., blocks_promised: _Optional[int] = ..., streams: _Optional[int] = ..., step_s: _Optional[float] = ..., batch_tokens_due: _Optional[int] = ..., batch_blocks: _Optional[int] = ..., batch_streams: _Optional[int] = ..., batch_limit: _Optional[int] = ..., stalled: bool = ..., pass_s: _Optional[float] = ..., pass_token_s: _Optional[float] = ..., shared_tokens: _Optional[int] = ..., chunk_tokens: _Optional[int] = ...) -> None: ...

@@ -1,15 +1,20 @@
-"""An 8 B Llama shape on one GPU: steps and kernels against what the device can do at most.
+"""An 8 B Llama shape on one GPU: steps, passes, a burst, channels, memory, and kernels.
 
-`python -m bench.gpu.main` (`make bench-gpu`). Weights are random and made on the device. Limits are
-measured in the same run: a read of memory, and a large product. Every row is a fraction of one.
+`python -m bench.gpu.main` (`make bench-gpu`). Weights are random and made on the device. The
+sections come in the order of `SECTIONS`, each within its budget, and each row is written at once.
+Then come the limits of the device, measured in the same run: a read of memory, and a large product.
+Steps, passes and kernels are fractions of these limits.
+
+`--dry` runs all of it on a CPU with tiny shapes, Gloo in the place of NCCL, and the memory of the
+process in the place of the device's. Its rows are no measurements, and go to a file of their own.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import importlib.util
 import logging
-import os
 import subprocess
 import sys
 import tempfile
@@ -19,22 +24,34 @@ from pathlib import Path
 
 import torch
 
-from bench.core.results import RESULTS, keep
 from bench.gpu import kernels as gpu_kernels
+from bench.gpu.bench_engine import bench_engine, operations
 from bench.gpu.clock import GpuReport, bandwidth, describe, matrix_rate, timed, timed_on_host
-from bench.gpu.figures import as_series, machine_of
 from bench.gpu.harness import GpuBench
 from bench.gpu.model import BLOCK, FULL, TINY, GpuScale, cache, decoder, packed, spans
+from bench.gpu.section import Section, run_section
+from bench.gpu.sections import (
+    device_memory,
+    pool_burst,
+    process_pair,
+    prompt_passes,
+    step_anatomy,
+)
 from engine.model.cuda_graphs import DecodeReplays
 from engine.model.fused_forward import CompactRunner
-from engine.model.fused_weights import Decoder
-from engine.model.layers_op_by_op import OpByOp
-from engine.model.ops_cuda import TritonOps
-from engine.model.ops_torch import TorchOps
 from engine.model.packed_batch import pack
 from engine.model.runner import whole
 from engine.types.sequence import Span
 
+# In this order; each with the seconds that it may take, together less than eight minutes. The first
+# one makes the engine, so kernels are compiled in it.
+SECTIONS = (
+    Section("steps", step_anatomy.run, 170.0),
+    Section("passes", prompt_passes.run, 40.0),
+    Section("burst", pool_burst.run, 50.0),
+    Section("channels", process_pair.run, 130.0),
+    Section("memory", device_memory.run, 30.0),
+)
 _RAW = Path(".bench") / "gpu.json"
 _TESTS = (
     "gpu",
@@ -48,30 +65,63 @@ _TESTS = (
 def main(arguments: list[str] | None = None) -> int:
     """Measure everything that the time allows; returns 1 if there is no GPU."""
     parser = argparse.ArgumentParser(prog="bench.gpu.main", description=__doc__)
-    parser.add_argument("--dry-run", action="store_true", help="tiny shapes on the CPU")
-    parser.add_argument("--output", type=Path, help="where every row goes, as it is measured")
+    parser.add_argument("--dry", action="store_true", help="tiny shapes on the CPU")
+    parser.add_argument("--output", type=Path, help="the folder of the file of rows")
     parser.add_argument("--seconds", type=float, default=480, help="begin nothing after that")
     parser.add_argument("--commit", help="what is measured, where git cannot say")
-    parser.add_argument("--no-tests", action="store_true", help="leave the tests out")
+    parser.add_argument("--tests", action="store_true", help="first the tests of the operations")
+    parser.add_argument("--only", nargs="*", help="names of sections; without it, all")
     options = parser.parse_args(arguments)
-    if not options.dry_run and not torch.cuda.is_available():
+    if not options.dry and not torch.cuda.is_available():
         print("bench-gpu needs a CUDA device, and there is none here", file=sys.stderr)
         return 1
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    device = torch.device("cpu" if options.dry_run else "cuda")
-    output = options.output or (Path(tempfile.mkdtemp()) if options.dry_run else _RAW.parent)
-    path = output if output.suffix == ".json" else output / "gpu.json"
+    # A line for each request.
+    logging.getLogger("prefill_pool").setLevel(logging.WARNING)
+    device = torch.device("cpu" if options.dry else "cuda")
+    path = _path(options.output, options.dry)
     head = describe(device)
     head["commit"] = head["commit"] or options.commit
+    head["dry"] = options.dry
     report = GpuReport(path, head, options.seconds)
-    if not options.dry_run and not options.no_tests:
+    if options.tests:
         _run_tests(report)
-    with torch.inference_mode():
-        _measure(TINY if options.dry_run else FULL, device, report)
-    if not options.dry_run:
-        keep(RESULTS, "gpu", machine_of(report.head), [as_series(report.head, report.sections)])
+    for section in SECTIONS:
+        if options.only is None or section.name in options.only:
+            run_section(section, device, dry=options.dry, into=report)
+    bench_engine.cache_clear()
+    if options.only is None or "limits" in options.only:
+        _release(device)
+        with torch.inference_mode():
+            _measure(TINY if options.dry else FULL, device, report)
+        if not options.dry:
+            _keep(report)
     print(f"\nwritten to {path}")
     return 0
+
+
+def _path(output: Path | None, dry: bool) -> Path:
+    """The file of the rows; a dry run has a name of its own, so that it replaces no result."""
+    folder = output or (Path(tempfile.mkdtemp()) if dry else _RAW.parent)
+    name = "gpu-dry.json" if dry else _RAW.name
+    return folder / name
+
+
+def _release(device: torch.device) -> None:
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
+def _keep(report: GpuReport) -> None:
+    """Keep the figures, where the machine has what the files of results need."""
+    try:
+        from bench.core.results import RESULTS, keep
+        from bench.gpu.figures import as_series, machine_of
+    except ImportError as missing:
+        print(f"the figures are in the file of rows alone: {missing}", file=sys.stderr)
+        return
+    keep(RESULTS, "gpu", machine_of(report.head), [as_series(report.head, report.sections)])
 
 
 def _run_tests(report: GpuReport) -> None:
@@ -96,7 +146,7 @@ def _measure(scale: GpuScale, device: torch.device, report: GpuReport) -> None:
     report.note(read_gb_s=speeds["read"] / 1e9, copy_gb_s=speeds["copy"] / 1e9)
     report.note(matrix_tflop_s=rate / 1e12)
     model = decoder(scale, device)
-    ops = _ops(model, device)
+    ops = operations(model, device)
     report.note(operations=ops.name)
     # The limit of a kernel is the faster of both.
     read = max(speeds.values())
@@ -118,13 +168,6 @@ def _measure(scale: GpuScale, device: torch.device, report: GpuReport) -> None:
             # A fault must not lose the rest of a run.
             traceback.print_exc()
             report.row("faults", section=section.__name__, error=str(error)[:500])
-
-
-def _ops(model: Decoder, device: torch.device) -> OpByOp:
-    interpreted = os.environ.get("TRITON_INTERPRET") == "1"
-    if device.type == "cuda" or (interpreted and importlib.util.find_spec("triton") is not None):
-        return TritonOps(model)
-    return TorchOps(model)
 
 
 def _decode(bench: GpuBench) -> None:

@@ -94,7 +94,7 @@ class Assigner:
         replica = plan.pair.prefill.id
         cached, urgency = first.cached_tokens, plan.forecast.urgency
         self._placement.computed(
-            replica, request.prompt_tokens, cached, first.prefill_s, now, urgency
+            replica, request.prompt_tokens, cached, first.prefill_s, now, urgency, first.passes
         )
         self._placement.costs.learn_flush(first.flush_s)
         assignment.prefilled()
@@ -184,7 +184,7 @@ class Assigner:
         waiting.assign_by_s = assign_by(request, forecast, self.policy.margin_s(request.budget_s))
         self._sizes.learn(request, waiting.tokens_left, forecast, now, own=own_device)
         # A prompt that is computed on a device of its own does not delay the waiting requests.
-        self._note_work(waiting, 0.0 if own_device else forecast.alone_s / replicas, now)
+        self._note_work(waiting, 0.0 if own_device else forecast.added_s / replicas, now)
         verdict = self.policy.judge(
             request,
             forecast,

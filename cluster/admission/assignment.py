@@ -12,12 +12,16 @@ from engine.types.urgency import Urgency
 
 @dataclass(frozen=True, slots=True)
 class FirstTokenTiming:
-    """The times of a sent first token: seconds of computing, and of the way back."""
+    """The times of a sent first token: seconds of computing, and of the way back.
+
+    `passes` are those that computed the prompt, each by its part of the pass; 0: not known.
+    """
 
     prefill_s: float
     cached_tokens: int
     flush_s: float
     ttft_s: float
+    passes: float = 0.0
 
 
 @dataclass(slots=True)

@@ -18,7 +18,8 @@ class OfferedLoad:
 
     Work counts for about 2 s, or for its TTFT budget if that is longer, at most for 32 s, and fades
     all the time. So four long prompts at once are no overload where they have time enough. A burst
-    of chats is one, from its first second to about its end.
+    of chats is one, from its first second to about its end. Where no prompt is computed beside
+    streams, nothing follows from it.
     """
 
     def __init__(self) -> None:

@@ -184,7 +184,7 @@ class Admission:
 
         A tenant at its caps waits for its own requests alone, so its retry moves no other one.
         """
-        wait_s, seconds = forecast.work_s, forecast.alone_s / replicas
+        wait_s, seconds = forecast.work_s, forecast.added_s / replicas
         if reason != "ttft":
             # A batch slot is free when another request has ended.
             wait_s = max(wait_s, forecast.interval_s)
@@ -213,7 +213,7 @@ class Admission:
         if reason == "ttft":
             within_s = max(request.budget_s - self.margin_s(request.budget_s), forecast.alone_s)
             first_s = forecast.work_s + forecast.alone_s - within_s
-            each_s = forecast.alone_s / replicas
+            each_s = forecast.added_s / replicas
         return (max(first_s, SOONEST_S) if reason is not None else 0.0) + before * each_s
 
     def refuse_early(
@@ -264,7 +264,7 @@ class Admission:
                 return reason
         if request.batch or promised:
             return None
-        begin_s, seconds = now + forecast.work_s, forecast.alone_s / replicas
+        begin_s, seconds = now + forecast.work_s, forecast.added_s / replicas
         return "ttft" if self._retries.late(begin_s, seconds, now) > _LATE_PROMISES else None
 
 

@@ -28,8 +28,8 @@ class PlacementCandidate:
     """A replica for a prompt, and the forecast for the prompt there.
 
     `cached` tokens of the prompt are in the cache of the replica, and `missing` tokens are not.
-    Computing them takes `alone_s` seconds at the `urgency` that the prompt has there. The prompt is
-    due at `deadline_s`.
+    Computing them takes `alone_s` seconds at the `urgency` that the prompt has there. They add
+    `added_s` to a queue, where prompts share passes. The prompt is due at `deadline_s`.
     """
 
     query: PlacementQuery
@@ -37,6 +37,7 @@ class PlacementCandidate:
     cached: int
     missing: int
     alone_s: float
+    added_s: float
     deadline_s: float
     forecast: EdfForecast
     urgency: Urgency = Urgency.NONE

@@ -1,25 +1,32 @@
 """The costs of a replica's work in seconds, learned from its past work. Pure.
 
-The costs are sums of features with factors that are never negative (`non_negative_fit.py`). A
-prompt has three features: one per request, one per token, and one per pair of a token and a token
-before it. Where streams share the prompt's device, `shared_cores.py` adds further features.
+The costs are sums of features with factors that are never negative
+(`engine/scheduling/non_negative_fit.py`). A prompt has three features: its passes, its tokens, and
+its pairs of a token and a token before it. A pass costs something however few tokens it has, and
+prompts that wait share passes. Where streams share the prompt's device, `shared_cores.py` adds
+further features.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import zip_longest
+from operator import mul
 
-from cluster.placement.non_negative_fit import NonNegativeFit
 from cluster.placement.shared_cores import StreamSlowdown
+from cluster.replica_record import ReplicaLoad
+from engine.scheduling.non_negative_fit import NonNegativeFit
+from engine.scheduling.pass_cost import PassCosts
 from engine.types.urgency import Urgency
 
-# Tuned, for clocks and messages: a prompt that began so long before another ended came after it.
-_AFTER_S = 0.01
-# Tuned: prompts that overlap are one observation, of so many prompts at most.
+# Bound, for clocks and messages: a prompt that began at most so long before another ended, or half
+# of its own time, came after it.
+_AFTER_S, _AFTER_PART = 0.01, 0.5
+# Tuned: prompts that overlap are one observation, of so many prompts and of a whole pass.
 _TOGETHER = 8
 
-# Start values per request, per token, and per token and token before it; and usual features.
+# Start values per pass, per token, and per token and token before it; and usual features. A replica
+# that has timed its passes reports better values.
 _PREFILL_GUESS = (0.004, 0.0002, 0.0)
 _PREFILL_TYPICAL = (1.0, 256.0, 256.0 * 512.0)
 # Start values per step, and per sequence in it; and usual features.
@@ -40,20 +47,49 @@ class PrefillCost:
 
     def __init__(self) -> None:
         self._fit = NonNegativeFit(_PREFILL_GUESS, _PREFILL_TYPICAL)
+        self._passes: PassCosts | None = None
         self._slowdown: StreamSlowdown | None = None  # until a prompt had an urgency
         self.ended_s = float("-inf")
         self._last: tuple[tuple[float, ...], float] | None = None
+        self._together = 0  # prompts in the last observation
+
+    @property
+    def shared_tokens(self) -> int:
+        """The tokens of a pass that several prompts share; 0 before a report of them."""
+        return 0 if self._passes is None else self._passes.shared_tokens
+
+    def report(self, passes: PassCosts) -> None:
+        """Take the costs of passes that the replica has measured.
+
+        They become the guess if they are lower, because a router that guesses too much would refuse
+        the work that it could learn from.
+        """
+        self._passes = passes
+        guess = passes.timing.pass_s, passes.timing.token_s
+        lower = _cost(guess, _PREFILL_TYPICAL) < _cost(_PREFILL_GUESS, _PREFILL_TYPICAL)
+        self._fit.start_from(guess if lower else _PREFILL_GUESS[:2])
 
     @property
     def learned(self) -> bool:
         """Whether predictions rest on finished prompts."""
         return self._fit.learned
 
-    def seconds(self, tokens: float, cached: float = 0.0, urgency: Urgency = Urgency.NONE) -> float:
-        """The seconds for `tokens` behind `cached` tokens, at that urgency; 0 for no tokens."""
+    def seconds(
+        self,
+        tokens: float,
+        cached: float = 0.0,
+        urgency: Urgency = Urgency.NONE,
+        *,
+        queued: bool = False,
+    ) -> float:
+        """The seconds for `tokens` behind `cached` tokens, at that urgency; 0 for no tokens.
+
+        A `queued` prompt shares passes with the prompts around it.
+        """
         if tokens <= 0:
             return 0.0
-        alone_s = self._fit.predict(_features(tokens, cached))
+        passes = self._passes_of(tokens, queued=queued)
+        alone_s = self._fit.predict(_features(passes, tokens, cached))
         if urgency is Urgency.NONE or self._slowdown is None:
             return alone_s
         return self._slowdown.seconds(alone_s, tokens, urgency)
@@ -66,36 +102,53 @@ class PrefillCost:
         ended_s: float,
         busy_s: float = float("inf"),
         urgency: Urgency = Urgency.NONE,
+        passes: float = 0.0,
     ) -> None:
         """Learn from a prompt: its first token came at `ended_s`, `prefill_s` after its begin.
 
-        A prompt is charged the time since the prompt before it ended, as far as the replica had
-        prompts then. It has had prompts since `busy_s` or earlier. Prompts that share steps or pass
-        each other are charged together, because the part of each is not known.
+        `passes` are the passes that computed it, each by the prompt's part of its tokens; 0: the
+        replica did not say. A prompt is charged the time since the prompt before it ended, as far
+        as the replica had prompts then. It has had prompts since `busy_s` or earlier. Prompts that
+        share passes or pass each other are charged together, because the part of each is not known.
         """
         first_s = ended_s - prefill_s
+        after_s = min(_AFTER_S, _AFTER_PART * prefill_s)
         charged_s = max(0.0, ended_s - max(min(busy_s, first_s), self.ended_s))
-        features = _features(tokens, cached)
+        # A pass that is cut short beside streams is no pass more: predictions know whole ones.
+        whole = self._passes_of(tokens, queued=False)
+        passes = min(passes, whole) if passes else whole
+        features = _features(passes, tokens, cached)
         if urgency is not Urgency.NONE or self._slowdown is not None:
             self._slowdown = self._slowdown or StreamSlowdown(self._fit)
             features = (*features, *self._slowdown.features(tokens, urgency))
         if self._last is not None:
             before, before_s = self._last
-            if first_s < self.ended_s - _AFTER_S and before[0] < _TOGETHER:
+            more = self._together < _TOGETHER or before[0] < 1.0
+            if first_s < self.ended_s - after_s and more:
+                self._together += 1
                 together = zip_longest(before, features, fillvalue=0.0)
                 features = tuple(one + other for one, other in together)
                 charged_s += before_s
             else:
+                self._together = 1
                 self._fit.observe(before, before_s)
                 if self._slowdown is not None:
                     self._slowdown.fitted(before[len(_PREFILL_GUESS) :])
         self._last = features, charged_s
         self.ended_s = max(self.ended_s, ended_s)
 
+    def _passes_of(self, tokens: float, *, queued: bool) -> float:
+        return 1.0 if self._passes is None else self._passes.passes(tokens, queued=queued)
 
-def _features(tokens: float, cached: float) -> tuple[float, ...]:
+
+def _features(passes: float, tokens: float, cached: float) -> tuple[float, ...]:
     """The features of a prompt; the last is the number of token pairs in attention."""
-    return 1.0, tokens, tokens * (cached + tokens / 2)
+    return passes, tokens, tokens * (cached + tokens / 2)
+
+
+def _cost(factors: Sequence[float], features: Sequence[float]) -> float:
+    seconds: float = sum(map(mul, factors, features))
+    return seconds
 
 
 class CostModel:
@@ -121,6 +174,13 @@ class CostModel:
         """Learn that a decode step with so many sequences took `step_s`."""
         if batch > 0 and step_s > 0:
             self._step(replica).observe((1.0, float(batch)), step_s)
+
+    def report(self, replica: str, load: ReplicaLoad) -> None:
+        """Take a report: the costs of passes, and the time of a step."""
+        if load.passes is not None:
+            self.prefill(replica).report(load.passes)
+        if load.step_s is not None:
+            self.learn_step(replica, load.streams, load.step_s)
 
     def stream_s(self, replica: str) -> float | None:
         """The mean seconds that a request stays on that decode replica; None before the first."""

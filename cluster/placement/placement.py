@@ -170,14 +170,15 @@ class Placement:
         prefill_s: float,
         now: float,
         urgency: Urgency = Urgency.NONE,
+        passes: float = 0.0,
     ) -> None:
-        """Learn from the first token of a prompt, which came now; `urgency` as in its forecast.
+        """Learn from a prompt's first token, which came now, before its load share is released.
 
-        The prompt's load share must not have been released yet.
+        `urgency` is as in its forecast, and `passes` as in `PrefillCost.learn`.
         """
         busy_s, missing = self.load_tracker.backlog(replica).busy_s(), prompt_tokens - cached
         cost = self.costs.prefill(replica)
-        cost.learn(missing, cached, prefill_s, now, busy_s, urgency)
+        cost.learn(missing, cached, prefill_s, now, busy_s, urgency, passes)
 
     def forget(self, living: Iterable[str]) -> None:
         """Drop what is known of replicas that are gone."""
@@ -274,6 +275,7 @@ class Placement:
             ttft_s=forecast.ends_s + self.costs.flush_s - request.arrived_s,
             deadline_s=found.deadline_s,
             alone_s=found.alone_s,
+            queued_s=found.added_s,
             work_s=forecast.work_s,
             feasible=forecast.feasible,
             urgency=found.urgency,

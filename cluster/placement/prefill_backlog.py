@@ -14,7 +14,8 @@ from cluster.placement.edf_forecast import EdfPrompt
 from cluster.replica_record import ReplicaLoad
 from engine.types.urgency import Urgency, raised
 
-# Bound: a prompt placed later than this before a report may be missing in it while on its way.
+# Bound: a prompt placed later than this before a report may be missing in it while on its way. It
+# is the time of messages between processes, whatever computes the prompts.
 _TRAVEL_S = 0.02
 
 
@@ -157,16 +158,23 @@ def edf_prompts(
 
     Prompts of the batch lane are included if `batch` says so. `newcomer` is the urgency of a prompt
     that would come behind them. The oldest prompt has been computed since the latest of
-    three times: it was placed, the prompt before it ended, or a report told of progress.
+    three times: it was placed, the prompt before it ended, or a report told of progress. Prompts
+    that were there then and may share its pass are computed with it.
     """
     found: list[EdfPrompt] = []
+    begun_s, computed_s, room = 0.0, 0.0, cost.shared_tokens
     for one in backlog.remaining():
         prompt = one.prompt
         if batch or not prompt.batch:
             urgency = one.urgency if prompt.batch else raised(one.urgency, newcomer)
             before = prompt.cached + prompt.tokens - one.tokens
-            seconds = cost.seconds(one.tokens, before, urgency)
-            begun_s = max(cost.ended_s, backlog.progressed_s, one.placed_s)
-            done_s = 0.0 if found else min(max(0.0, now - begun_s), seconds)
+            seconds = cost.seconds(one.tokens, before, urgency, queued=True)
+            if not found:
+                begun_s = max(cost.ended_s, backlog.progressed_s, one.placed_s)
+                computed_s = max(0.0, now - begun_s)
+            shares = not found or (room > 0 and one.placed_s <= begun_s)
+            done_s = min(computed_s, seconds) if shares else 0.0
+            computed_s -= done_s
+            room -= one.tokens
             found.append(EdfPrompt(seconds - done_s, prompt.deadline_s))
     return found

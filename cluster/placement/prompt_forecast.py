@@ -41,14 +41,16 @@ class PromptForecaster:
         cached = self.cached(record, request)
         missing = request.prompt_tokens - cached
         alone_s = request.choices * slower * cost.seconds(missing, cached, urgency)
+        added_s = request.choices * slower * cost.seconds(missing, cached, urgency, queued=True)
         flush_s = self.costs.flush_s
         needed_s = DUE_ALONE * alone_s + margin_s + flush_s
         deadline_s = request.arrived_s + max(request.budget_s, needed_s) - flush_s
         waiting = edf_prompts(backlog, cost, now, request.batch, urgency)
-        lead_s = cost.seconds(backlog.others_of(record.load), urgency=urgency)
+        others = backlog.others_of(record.load)
+        lead_s = cost.seconds(others, urgency=urgency, queued=True)
         forecast = forecast_prompt(waiting, EdfPrompt(alone_s, deadline_s), lead_s, now, margin_s)
         return PlacementCandidate(
-            query, record, cached, missing, alone_s, deadline_s, forecast, urgency
+            query, record, cached, missing, alone_s, added_s, deadline_s, forecast, urgency
         )
 
     def cached(self, record: ReplicaRecord, request: PlacementRequest) -> int:

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from cluster.placement.candidate import PlacementCandidate, PlacementQuery
-from cluster.placement.non_negative_fit import MEMORY, TRUSTED_AFTER, NonNegativeFit
 from cluster.replica_record import ReplicaRecord
+from engine.scheduling.non_negative_fit import MEMORY, TRUSTED_AFTER, NonNegativeFit
 from engine.types.urgency import Urgency
 
 # Tuned: how many times as long a prompt may take where a prefill replica begins beside it.

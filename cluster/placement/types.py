@@ -67,6 +67,7 @@ class Forecast:
     - `ttft_s`: seconds from the request's arrival to its first token.
     - `deadline_s`: the time at which the first token is due.
     - `alone_s`: the prompt's own computing, in seconds.
+    - `queued_s`: what it adds to a queue, where prompts share passes; None: as `alone_s`.
     - `work_s`: the seconds of all work that waits on the prefill replica.
     - `feasible`: the prompt meets its deadline, and no waiting prompt misses its own for it.
     - `step_s`: the decode step with the request in the batch; `itl_s` is the most that it may be.
@@ -82,6 +83,7 @@ class Forecast:
     ttft_s: float
     deadline_s: float
     alone_s: float = 0.0
+    queued_s: float | None = None
     work_s: float = 0.0
     feasible: bool = True
     step_s: float = 0.0
@@ -93,6 +95,11 @@ class Forecast:
     interval_s: float = 0.0
     urgency: Urgency = Urgency.NONE
     learned: bool = True
+
+    @property
+    def added_s(self) -> float:
+        """The seconds that the prompt adds to a queue."""
+        return self.alone_s if self.queued_s is None else self.queued_s
 
 
 @dataclass(frozen=True, slots=True)

@@ -149,12 +149,19 @@ def assemble(
     """Wire the parts of a replica whose servers listen on `host`; `connector` dials others."""
     blocks = BlockPool(model.engine.cache.blocks)
     worker = EngineWorker(model.engine, model.thread, config.model.step_timeout_s)
-    prefill = _new_prefill_scheduler(config, model, blocks)
-    decode = _new_decode_scheduler(config, model, blocks)
+    limits = model.limits
+
+    def order() -> PromptOrder:
+        lanes, shared_cores = config.prefill.lanes, worker.shared_cores
+        return PromptOrder(limits.chunk_tokens, lanes, shared_cores=shared_cores)
+
+    prefill = _new_prefill_scheduler(config, model, blocks, order())
+    decode = _new_decode_scheduler(config, model, blocks, order())
     prefill_loop = PrefillLoop(prefill, worker)
-    decode_loop = _new_decode_loop(config, model.limits, decode, worker)
+    decode_loop = _new_decode_loop(config, limits, decode, worker)
     # One loop may wait for blocks that the other loop frees.
     prefill_loop.wakeup.join(decode_loop.wakeup)
+    decode_loop.pass_ends = prefill_loop.pass_ends
     cache = model.engine.cache
     transfer = transfer_config(config, cache.device.type)
     return ReplicaParts(
@@ -167,11 +174,11 @@ def assemble(
 
 
 def _new_prefill_scheduler(
-    config: TandemConfig, model: LoadedModel, blocks: BlockPool
+    config: TandemConfig, model: LoadedModel, blocks: BlockPool, order: PromptOrder
 ) -> PrefillScheduler:
     return PrefillScheduler(
         blocks,
-        PromptOrder(model.limits.chunk_tokens, config.prefill.lanes),
+        order,
         block_size=config.kv.block_size,
         max_waiting=config.prefill.max_waiting,
         parked_fraction=config.kv.parked_fraction,
@@ -180,12 +187,12 @@ def _new_prefill_scheduler(
 
 
 def _new_decode_scheduler(
-    config: TandemConfig, model: LoadedModel, blocks: BlockPool
+    config: TandemConfig, model: LoadedModel, blocks: BlockPool, order: PromptOrder
 ) -> DecodeScheduler:
     decode, limits = config.decode, model.limits
     return DecodeScheduler(
         blocks,
-        PromptOrder(limits.chunk_tokens, config.prefill.lanes),
+        order,
         BatchSize(limits.max_batch, decode.itl_budget_ms / 1000),
         block_size=config.kv.block_size,
         max_waiting=decode.max_waiting,

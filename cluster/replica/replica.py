@@ -199,8 +199,8 @@ class Replica:
 
     async def _open(self) -> None:
         """Answer routers and register; then compute the prefixes to be cached, beside requests."""
-        wakeup = self.parts.prefill.loop.wakeup
-        reporter = LoadReporter(self._status.state, wakeup)
+        prefill = self.parts.prefill.loop
+        reporter = LoadReporter(self._status.state, prefill.wakeup, prefill.pass_ends)
         control, sender = ControlServer(self.take_role, self.purge), self.parts.prefill.sender
         await self.servers.start(control, reporter, sender)
         await join_directory(self.heartbeat.directory, self.heartbeat.record)
@@ -232,11 +232,17 @@ class Replica:
 
 
 async def _improve(parts: ReplicaParts, replica_id: str) -> None:
-    """Make the engine faster; the engine goes on as it is where that fails."""
+    """Make the engine faster; the engine goes on as it is where that fails.
+
+    Forecasts start from the passes that the engine has timed meanwhile.
+    """
     try:
         await parts.worker.improve()
     except Exception:
         log.exception("the engine could not be improved", extra={"replica": replica_id})
+    if parts.model.engine.pass_timing is not None:
+        for scheduler in (parts.prefill.scheduler, parts.decode.scheduler):
+            scheduler.order.cost.start_with(parts.model.engine.pass_timing)
 
 
 def _record(

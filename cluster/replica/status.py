@@ -46,6 +46,7 @@ class ReplicaStatus:
         prefill, decode = self._parts.prefill.scheduler, self._parts.decode.scheduler
         counts, loop = self._parts.blocks.counts(), self._parts.decode.loop
         working = prefill if self.role == "prefill" else decode
+        passes = working.order.pass_costs
         return ReplicaLoad(
             waiting=prefill.waiting + decode.waiting + loop.expected,
             running=prefill.running + decode.running,
@@ -59,6 +60,10 @@ class ReplicaStatus:
             context_tokens=self._parts.model.engine.description.context_tokens,
             prompt_tokens_due=prefill.tokens_due + decode.tokens_due,
             prompt_tokens_per_s=working.order.tokens_per_s,
+            pass_s=passes.timing.pass_s if passes else None,
+            pass_token_s=passes.timing.token_s if passes else 0.0,
+            shared_tokens=passes.shared_tokens if passes else 0,
+            chunk_tokens=passes.chunk_tokens if passes else 0,
             blocks_promised=loop.blocks_promised,
             streams=decode.streams,
             batch_tokens_due=prefill.batch_tokens_due + decode.batch_tokens_due,

@@ -239,7 +239,9 @@ class ChoiceStream:
             self._emit_scores(self._state.prepared.scored_from, first.scores)
         self._emit(first.tokens)
         flush_s = times.ttft_s - times.queue_s - times.prefill_s
-        known = FirstTokenTiming(times.prefill_s, times.cached_tokens, flush_s, times.ttft_s)
+        known = FirstTokenTiming(
+            times.prefill_s, times.cached_tokens, flush_s, times.ttft_s, first.passes
+        )
         # The client comes first: its token does not wait for the statistics.
         asyncio.get_running_loop().call_soon(self._hooks.computed, known)
         for tokens in self._early:

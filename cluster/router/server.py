@@ -278,8 +278,7 @@ class RouterServer:
 
     def _take_report(self, replica: str, load: ReplicaLoad) -> None:
         self.placement.load_tracker.report(replica, load, time.monotonic())
-        if load.step_s is not None:
-            self.placement.costs.learn_step(replica, load.streams, load.step_s)
+        self.placement.costs.report(replica, load)
 
     def _membership_changed(self, change: Change) -> None:
         self._reports.follow(self.pools.members())

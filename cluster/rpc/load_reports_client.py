@@ -24,7 +24,7 @@ TICK_S = 0.1
 _STALE_TICKS = 10
 _SILENT_TICKS = 12
 _REOPEN_S = 0.25
-# A bound: a report has a dozen numbers.
+# A bound: a report has some numbers.
 _MOST_BYTES = 4096
 
 
@@ -175,4 +175,8 @@ def _merged(load: ReplicaLoad, report: report_pb2.Report) -> ReplicaLoad:
         batch_streams=report.batch_streams,
         batch_limit=report.batch_limit,
         stalled=report.stalled,
+        pass_s=report.pass_s if report.HasField("pass_s") else None,
+        pass_token_s=report.pass_token_s,
+        shared_tokens=report.shared_tokens,
+        chunk_tokens=report.chunk_tokens,
     )

@@ -1,4 +1,7 @@
-"""Load reports in a replica: it tells routers its load as soon as that changes."""
+"""Load reports in a replica: it tells routers its load as soon as that changes.
+
+At the end of a pass a router's forecast changes most, so a report follows it at once.
+"""
 
 from __future__ import annotations
 
@@ -6,25 +9,33 @@ import asyncio
 from collections.abc import Callable
 
 from cluster.replica_record import ReplicaLoad
-from engine.loop_wakeup import LoopWakeup
+from engine.loop_wakeup import LoopWakeup, PassEnds
 from protos import report_pb2
 from protos.wire.streams import FrameStream
 
-# The interval of reports while the load changes, and while it does not.
+# Promise: the interval of reports while the load changes, and while it does not.
 CHANGED_S = 0.05
 UNCHANGED_S = 0.25
+# Bound: the least interval of reports, so that a router has few. It is two short passes of a GPU.
+LEAST_S = 0.02
 
 
 class LoadReporter:
     """Reports from the event loop. A silent replica is one whose event loop hangs.
 
     The load of a replica without requests changes only after `wake` is set, so the reporter waits
-    for that. Without a `wake` it polls at the usual interval.
+    for that. Without a `wake` it polls at the usual interval. `passes` tells of the ends of passes.
     """
 
-    def __init__(self, state: Callable[[], ReplicaLoad], wake: LoopWakeup | None = None) -> None:
+    def __init__(
+        self,
+        state: Callable[[], ReplicaLoad],
+        wake: LoopWakeup | None = None,
+        passes: PassEnds | None = None,
+    ) -> None:
         self._state = state
         self._wake = wake
+        self._passes = passes or PassEnds()
 
     async def serve(self, stream: FrameStream) -> None:
         """Write reports until the router goes away; it must say nothing."""
@@ -40,6 +51,7 @@ class LoadReporter:
         sent: report_pb2.Report | None = None
         sent_s = 0.0
         while True:
+            ended = self._passes.count
             report = report_to_proto(self._state())
             now = loop.time()
             if report != sent or now - sent_s >= UNCHANGED_S:
@@ -50,7 +62,8 @@ class LoadReporter:
             if wake is not None and report_to_proto(self._state()) == report:
                 await wake.stirred(UNCHANGED_S)
             else:
-                await asyncio.sleep(CHANGED_S)
+                await asyncio.sleep(LEAST_S)
+                await self._passes.beyond(ended, CHANGED_S - LEAST_S)
 
 
 def report_to_proto(load: ReplicaLoad) -> report_pb2.Report:
@@ -68,6 +81,10 @@ def report_to_proto(load: ReplicaLoad) -> report_pb2.Report:
         batch_streams=load.batch_streams,
         batch_limit=load.batch_limit,
         stalled=load.stalled,
+        pass_s=load.pass_s,
+        pass_token_s=load.pass_token_s,
+        shared_tokens=load.shared_tokens,
+        chunk_tokens=load.chunk_tokens,
     )
 
 

@@ -1,4 +1,7 @@
-"""Computes batches of all kinds once, so that no request waits for kernels to compile."""
+"""Computes batches of all kinds once, so that no request waits for kernels to compile.
+
+When all kernels are compiled, two passes are timed. Forecasts start from their times.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ import torch
 from engine.kv.cache import KvCache
 from engine.model.packed_batch import pack
 from engine.model.runner import Runner, whole
+from engine.scheduling.pass_cost import PassTiming
 from engine.types.sampling_params import SamplingParams
 from engine.types.sequence import Sequence, Span
 
@@ -21,6 +25,8 @@ log = logging.getLogger(__name__)
 _PROMPTS = (1, 4, 7, 16, 24, 48, 100, 300, 1024, 2048)
 _STREAMS = (48, 200, 400, 800, 1600, 3500, 7000)
 _BESIDE_TOKENS = 100
+# Numerics: the timed passes in tokens, and how often each is computed; the fastest one counts.
+_TIMED_SHORT, _TIMED_RUNS = 16, 3
 
 
 def compute_once(runner: Runner, cache: KvCache, context_tokens: int) -> Iterator[None]:
@@ -46,6 +52,34 @@ def compute_once(runner: Runner, cache: KvCache, context_tokens: int) -> Iterato
 def compute_longest(runner: Runner, cache: KvCache, context_tokens: int) -> None:
     """Compute the longest of those prompts; its KV goes to the scratch block."""
     _compute(runner, cache, [_span(cache, 0, min(_PROMPTS[-1], context_tokens))])
+
+
+def time_passes(runner: Runner, cache: KvCache, context_tokens: int) -> PassTiming | None:
+    """The timing of passes over prompts; None where no pass can be computed."""
+    longest = min(_PROMPTS[-1], context_tokens)
+    if longest <= _TIMED_SHORT:
+        return None
+    try:
+        short, long = (
+            (tokens, _fastest_s(runner, cache, [_span(cache, 0, tokens)]))
+            for tokens in (_TIMED_SHORT, longest)
+        )
+    except Exception as error:  # any error of a device; forecasts can start from a guess
+        log.warning("passes could not be timed: %s", str(error).split("\n", 1)[0])
+        return None
+    timing = PassTiming.of_two(short, long)
+    log.info("a pass takes %.4f s and %.7f s a token", timing.pass_s, timing.token_s)
+    return timing
+
+
+def _fastest_s(runner: Runner, cache: KvCache, spans: list[Span]) -> float:
+    """The least seconds of a pass over the spans, after one that does not count."""
+    times = []
+    for _ in range(1 + _TIMED_RUNS):
+        began_s = time.perf_counter()
+        _compute(runner, cache, spans)
+        times.append(time.perf_counter() - began_s)
+    return min(times[1:])
 
 
 @torch.inference_mode()

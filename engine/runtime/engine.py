@@ -20,11 +20,13 @@ from engine.model.forward_selection import Improvement, choose_runner
 from engine.model.loading import load_weights
 from engine.model.runner import Runner
 from engine.model.self_check import check_runner, check_tokens, probe_layout, reference_logits
+from engine.model.warm_up import time_passes
 from engine.model_description import ModelDescription
 from engine.runtime.forward_pass import Pass
 from engine.runtime.pool_size import pool_blocks, reserved_bytes
 from engine.sampling.drawn_tokens import DrawnTokens
 from engine.sampling.sampler import draw
+from engine.scheduling.pass_cost import PassTiming
 from engine.startup_timer import StartupTimer
 from engine.types.sequence import Outcome, Span
 from engine.types.urgency import Urgency
@@ -35,7 +37,8 @@ log = logging.getLogger(__name__)
 class Engine:
     """One model on one device with a pool of KV blocks. Not thread-safe: one step at a time.
 
-    `runner` computes its forward and `cache` has its blocks.
+    `runner` computes its forward and `cache` has its blocks. `pass_timing` is that of passes over
+    prompts, where the warm-up has timed them.
     """
 
     def __init__(
@@ -50,6 +53,7 @@ class Engine:
         self.description = description
         self.cache = cache
         self.runner = runner
+        self.pass_timing: PassTiming | None = None
         self._improvement = improvement
         self._pieces: Iterator[None] | None = None
         self._cores = cores
@@ -195,6 +199,9 @@ class Engine:
             self._pieces = self._improvement.pieces(self.cache)
         for _ in self._pieces:
             return True
+        if self._improvement.stalls:
+            context_tokens = self.description.context_tokens
+            self.pass_timing = time_passes(self.runner, self.cache, context_tokens)
         self._improvement = self._pieces = None
         log.info("engine improved: %s", self.forward_name)
         return False

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
 from engine.errors import Internal, TandemError
-from engine.loop_wakeup import LoopWakeup, StepEnds
+from engine.loop_wakeup import LoopWakeup, PassEnds, StepEnds
 from engine.runtime.engine_thread import EngineWorker, Slices
 from engine.scheduling.pass_scheduler import PassScheduler
 from engine.scheduling.prompt_queue import QueuePosition
@@ -52,6 +52,7 @@ class PoolLoop(ABC, Generic[JobT]):
         self._passes: list[Slices] = []
         self._ends = StepEnds(scheduler.leaving)
         self.wakeup = LoopWakeup()
+        self.pass_ends = PassEnds()
 
     def release(self, job: JobT) -> None:
         """End a request in any state, and free its blocks. Idempotent."""

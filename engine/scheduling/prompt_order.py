@@ -18,20 +18,20 @@ from dataclasses import dataclass
 
 from engine.config import require
 from engine.scheduling.edf import MOST_IN_EXACT_ORDER, by_deadline, most_on_time, shortest_first
+from engine.scheduling.pass_cost import PassCost, PassCosts
 from engine.types.lane import LANES, Lane
 
 # Promise: a prompt that is so late is overdue, and no prompt starves.
 PATIENCE_S = 5.0
 # Promise: the tokens of other prompts for each token of an overdue prompt.
 OTHERS_PER_OVERDUE = 3
-# Tuned: prompts share a pass up to this length, because a longer one holds up the first of them.
-_PACKED_S = 0.03
+# Tuned, for TTFT: prompts share a pass up to this length, because a longer pass holds up the first
+# of them. On shared cores sharing a pass saves little. A device of its own loses most of a pass
+# that is short.
+_PACKED_SHARED_CORES_S = 0.03
+_PACKED_S = 0.1
 # Tuned: a prompt overtakes a pass that has at least so many times its tokens.
 _OVERTAKES = 2
-# Tuned: the speed is a mean over so many full passes.
-_PASSES_IN_SPEED = 2
-# Numerics: a clock too coarse for a short pass must not make it free.
-_LEAST_TOKEN_S = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,29 +77,44 @@ class UnderWay:
 
 
 class PromptOrder:
-    """Chooses passes of at most `chunk_tokens`, and counts the tokens of each lane."""
+    """Chooses passes of at most `chunk_tokens`, and counts the tokens of each lane.
 
-    def __init__(self, chunk_tokens: int, shares: LaneShares | None = None) -> None:
+    `cost` is the cost of these passes. `shared_cores` says that other engines compute on the same
+    cores.
+    """
+
+    def __init__(
+        self, chunk_tokens: int, shares: LaneShares | None = None, *, shared_cores: bool = True
+    ) -> None:
+        self.cost = PassCost(chunk_tokens)
         self._chunk_tokens = chunk_tokens
+        self._packed_s = _PACKED_SHARED_CORES_S if shared_cores else _PACKED_S
         self._shares = shares or LaneShares()
         self._served: dict[Lane, float] = dict.fromkeys(LANES, 0.0)
         self._clock = 0.0
         self._owed: dict[Lane, float] = dict.fromkeys(LANES, 0.0)
-        self._token_s: float | None = None
 
     @property
     def tokens_per_s(self) -> float | None:
-        """The recent speed of computing prompts; None before the first pass."""
-        return 1 / self._token_s if self._token_s else None
+        """The recent speed of full passes; None before the first pass."""
+        full_s = self.cost.seconds(self._chunk_tokens)
+        return self._chunk_tokens / full_s if full_s else None
+
+    @property
+    def pass_costs(self) -> PassCosts | None:
+        """The costs of passes for routers; None before the first pass."""
+        timing = self.cost.timing
+        if timing is None:
+            return None
+        return PassCosts(timing, self._packed_tokens, self._chunk_tokens)
 
     def learn(self, tokens: int, seconds: float) -> None:
         """Learn that a pass of so many prompt tokens took `seconds`."""
-        if tokens < 1 or seconds <= 0:
-            return
-        seen = max(seconds / tokens, _LEAST_TOKEN_S)
-        known = seen if self._token_s is None else self._token_s
-        part = min(1.0, tokens / (_PASSES_IN_SPEED * self._chunk_tokens))
-        self._token_s = known + part * (seen - known)
+        self.cost.learn(tokens, seconds)
+
+    def wait_s(self, tokens: int) -> float | None:
+        """The predicted seconds for so many tokens of waiting prompts; None if unknown."""
+        return self.cost.wait_s(tokens, self._packed_tokens)
 
     def chunk(
         self,
@@ -191,9 +206,10 @@ class PromptOrder:
 
     @property
     def _packed_tokens(self) -> int:
-        if self._token_s is None:
+        tokens_per_s = self.tokens_per_s
+        if tokens_per_s is None:
             return self._chunk_tokens
-        return max(1, min(self._chunk_tokens, int(_PACKED_S / self._token_s)))
+        return max(1, min(self._chunk_tokens, int(self._packed_s * tokens_per_s)))
 
     def _start(self, lane: Lane) -> float:
         # A lane that had no work does not save up its unused share.
@@ -222,7 +238,8 @@ class PromptOrder:
         if overdue and self._owed[overdue[0].lane] >= self._chunk_tokens:
             yield from overdue
             prompts = [prompt for prompt in prompts if not _overdue(prompt, now)]
-        token_s = self._token_s or 0.0
+        tokens_per_s = self.tokens_per_s
+        token_s = 1 / tokens_per_s if tokens_per_s else 0.0
         on_time = most_on_time(prompts, now, token_s)
         kept = {prompt.owner for prompt in on_time}
         yield from shortest_first(on_time, now, token_s)

@@ -136,19 +136,19 @@ class PromptQueue:
         for begun in self._begun:
             if begun.spans is spans and computed:
                 self.order.learn(begun.tokens, begun.seconds)
+                for span in spans:
+                    span.sequence.passes += span.count / begun.tokens
         self._begun = [begun for begun in self._begun if begun.spans is not spans]
         self._changed = True
 
     def positions(self, now: float) -> dict[str, QueuePosition]:
         """The queue positions of the prompts that were not started yet, by owner."""
         found = {}
-        token_s = 1 / self.order.tokens_per_s if self.order.tokens_per_s else None
         for lane in self.order.lanes(self._pending(()), now):
             position = 1
             for prompt, ahead in lane:
                 if self._prompts[prompt.owner].sequence.cached_tokens is None:
-                    wait_s = None if token_s is None else ahead * token_s
-                    found[prompt.owner] = QueuePosition(position, wait_s)
+                    found[prompt.owner] = QueuePosition(position, self.order.wait_s(ahead))
                     position += 1
         return found
 
@@ -191,12 +191,10 @@ class PromptQueue:
 
     def _computed_under_way(self) -> dict[str, int]:
         """The estimated computed tokens of each owner in passes under way; never all of them."""
-        tokens_per_s = self.order.tokens_per_s or 0.0
-        return {
-            span.sequence.owner: min(
-                span.count - 1,
-                int(span.count * begun.seconds * tokens_per_s / begun.tokens),
-            )
-            for begun in self._begun
-            for span in begun.spans
-        }
+        found = {}
+        for begun in self._begun:
+            pass_s = self.order.cost.seconds(begun.tokens)
+            part = begun.seconds / pass_s if pass_s else 0.0
+            for span in begun.spans:
+                found[span.sequence.owner] = min(span.count - 1, int(span.count * part))
+        return found

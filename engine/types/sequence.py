@@ -33,6 +33,7 @@ class Sequence:
     - `lane`, `ttft_budget_s` (from arrival to first token): these order the prompts.
     - `urgency`: how much of shared cores the prompt gets; waiting prompts raise it.
     - `batch_window_s`: how long the request may wait for a decode batch; None: the pool's window.
+    - `passes`: the passes that computed its prompt, each by the sequence's part of its tokens.
     - `request_id`, `traceparent` (of W3C; empty where nobody traces it): for logs.
     - `scoring`: requests the log-probabilities of the prompt's own tokens.
     - `matcher`: the state of the grammar in `sampling`; set before the sequence is computed.
@@ -54,6 +55,7 @@ class Sequence:
     ttft_budget_s: float = 0.5
     urgency: Urgency = Urgency.PROMPTS
     batch_window_s: float | None = None
+    passes: float = 0.0
     request_id: str = ""
     traceparent: str = ""
     scoring: Scoring | None = None

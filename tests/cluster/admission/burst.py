@@ -15,7 +15,7 @@ from cluster.admission.offered_load import OfferedLoad
 from cluster.admission.policy import Admission, Admit, Refuse, Wait
 from cluster.placement.placement import Placement
 from cluster.placement.replica_load import LoadShare
-from cluster.placement.types import PlacementRequest
+from cluster.placement.types import PlacementPlan, PlacementRequest
 from cluster.replica_record import ReplicaLoad, ReplicaRecord
 from engine.types.urgency import Urgency
 
@@ -70,6 +70,8 @@ class Burst:
     burst_rate: float = 11.0
     admit_all: bool = False
     returning: bool = False
+    tick_s: float = TICK_S
+    budget_s: float = BUDGET_S
     now: float = 0.0
     named_s: list[float] = field(default_factory=list)
     returns: list[bool] = field(default_factory=list)
@@ -100,10 +102,10 @@ class Burst:
         """Until everything has ended."""
         reported_s = 0.0
         while self.arrivals or self.prompts or self.streams or self.waiting:
-            self.now += TICK_S
+            self.now += self.tick_s
             while self.arrivals and self.arrivals[0].arrival_s <= self.now:
-                self._arrive(self.arrivals.pop(0))
-            self._poll()
+                self.arrive(self.arrivals.pop(0))
+            self.poll()
             self._prefill()
             self._decode()
             if self.now - reported_s >= 0.05:
@@ -123,16 +125,16 @@ class Burst:
             call.prompt,
             call.prompt + ANSWER,
             arrived_s=call.arrival_s,
-            budget_s=BUDGET_S,
+            budget_s=self.budget_s,
             itl_s=ITL_S,
             key=call.number,
         )
 
-    def _arrive(self, call: Call) -> None:
+    def arrive(self, call: Call) -> None:
         call.promised = self.admission.claim_retry(self._request(call), self.now)
         self.waiting.append(call)
 
-    def _poll(self) -> None:
+    def poll(self) -> None:
         ahead_s = 0.0
         for call in sorted(self.waiting, key=lambda call: (not call.promised, call.prompt)):
             ahead_s += self.decide(call, ahead_s)
@@ -146,12 +148,13 @@ class Burst:
             [decode],
             request,
             self.now,
-            margin_s=self.admission.margin_s(BUDGET_S),
+            margin_s=self.admission.margin_s(self.budget_s),
             least=self._least_urgency(),
         )
+        self._note_plan(request, plan)
         if call.alone_s is None:
-            self.offered.add(plan.forecast.alone_s, self.now, BUDGET_S)
-        call.alone_s, call.feasible = plan.forecast.alone_s, plan.forecast.feasible
+            self.offered.add(plan.forecast.added_s, self.now, self.budget_s)
+        call.alone_s, call.feasible = plan.forecast.added_s, plan.forecast.feasible
         verdict = self.admission.judge(
             request, plan.forecast, self.now, promised=call.promised, ahead_s=ahead_s
         )
@@ -169,7 +172,7 @@ class Burst:
             call.learned = plan.forecast.learned
             self.prompts.append(call)
         elif isinstance(verdict, Refuse):
-            assert self.now - call.arrival_s <= BUDGET_S / 2 + TICK_S
+            assert self.now - call.arrival_s <= self.budget_s / 2 + self.tick_s
             self.waiting.remove(call)
             if call.refused:
                 self.returns.append(False)
@@ -179,7 +182,10 @@ class Burst:
                 call.arrival_s = self.now + verdict.retry_after_s
                 self.arrivals.append(call)
                 self.arrivals.sort(key=lambda call: call.arrival_s)
-        return plan.forecast.alone_s if call in self.waiting else 0.0
+        return plan.forecast.added_s if call in self.waiting else 0.0
+
+    def _note_plan(self, request: PlacementRequest, plan: PlacementPlan) -> None:
+        """Learn from a plan; nothing here."""
 
     def _least_urgency(self) -> Urgency:
         if self.offered.overloaded(self.now):
@@ -226,7 +232,7 @@ class Burst:
         self.placement.computed("p0", call.prompt, 0, took_s, self.now, call.urgency)
         self.placement.costs.learn_flush(0.0)
         if call.learned:
-            self.admission.learn(self.now > call.deadline_s, BUDGET_S)
+            self.admission.learn(self.now > call.deadline_s, self.budget_s)
         call.shares[0].release()
 
     def _decode(self) -> None:

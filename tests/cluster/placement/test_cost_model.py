@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cluster.placement.cost_model import CostModel, PrefillCost
-from cluster.placement.non_negative_fit import NonNegativeFit
+from engine.scheduling.non_negative_fit import NonNegativeFit
+from engine.scheduling.pass_cost import PassCosts, PassTiming
 from engine.types.urgency import Urgency
 
 
@@ -269,3 +270,86 @@ def test_features_that_are_added_later_were_0_before(samples, late):
         whole.observe((first, second), seconds)
         grown.observe((first, second), seconds)
     assert whole.predict((1.0, 1.0)) == grown.predict((1.0, 1.0))
+
+
+GPU = PassCosts(PassTiming(0.0095, 2e-5), 2048, 2048)
+
+
+def test_a_first_prompt_is_predicted_from_the_passes_that_the_replica_has_timed():
+    cost = PrefillCost()
+    assert cost.seconds(4096) > 0.8
+    cost.report(GPU)
+    assert cost.seconds(4096) == pytest.approx(2 * 0.0095 + 4096 * 2e-5, rel=0.01)
+    assert cost.seconds(64) == pytest.approx(0.0108, rel=0.01)
+    assert not cost.learned
+
+
+def test_a_slow_report_makes_no_guess_worse():
+    """A router that guesses too much would refuse the work that it could learn from."""
+    cost = PrefillCost()
+    guess_s = cost.seconds(300)
+    cost.report(PassCosts(PassTiming(0.1, 0.01), 40, 512))
+    assert cost.seconds(300) == pytest.approx(guess_s)
+
+
+def taught_in_passes(prompts, jitter_s=0.0, rounds=40):
+    """A cost that saw full passes of so many prompts of 64 tokens, one pass after the other."""
+    cost, now = PrefillCost(), 0.0
+    cost.report(GPU)
+    for _ in range(rounds):
+        took_s = 0.0095 + prompts * 64 * 2e-5
+        now += took_s
+        for place in range(prompts):
+            cost.learn(64, 0, took_s, now + place * jitter_s, now - took_s, passes=1 / prompts)
+    return cost
+
+
+@pytest.mark.parametrize("prompts", [1, 4, 16, 32])
+@pytest.mark.parametrize("jitter_s", [0.0, 5e-5])
+def test_prompts_that_share_short_passes_cost_what_the_passes_take(prompts, jitter_s):
+    """Passes of 10 ms: the prompts of one seemed consecutive, and all but the first one free."""
+    cost = taught_in_passes(prompts, jitter_s)
+    total_s = 0.0095 + prompts * 64 * 2e-5
+    queued_s = cost.seconds(64, queued=True)
+    if prompts == 32:
+        assert prompts * queued_s == pytest.approx(total_s, rel=0.15)
+    assert cost.seconds(64) >= queued_s > 0.02 * total_s / prompts
+
+
+def test_a_pass_and_its_tokens_are_told_apart():
+    cost, now, chance = PrefillCost(), 0.0, random.Random(0)
+    cost.report(GPU)
+    for _ in range(80):
+        prompts = chance.choice((1, 2, 8, 30))
+        took_s = 0.012 + prompts * 64 * 3e-5
+        now += took_s + 0.1
+        for _ in range(prompts):
+            cost.learn(64, 0, took_s, now, now - took_s, passes=1 / prompts)
+    assert cost.seconds(64) == pytest.approx(0.012 + 64 * 3e-5, rel=0.15)
+    assert cost.seconds(64, queued=True) == pytest.approx(64 / 2048 * 0.012 + 64 * 3e-5, rel=0.3)
+
+
+def test_a_prompt_in_many_passes_beside_streams_is_predicted_as_it_was():
+    """A decode replica cuts passes short for its streams, and each pass waits for a step."""
+    cost, now = PrefillCost(), 0.0
+    cost.report(GPU)
+    for tokens in lengths(80):
+        now += 5.0
+        cost.learn(tokens, 0, tokens * 0.001, now, passes=tokens / 64)
+    assert cost.seconds(800) == pytest.approx(0.8, rel=0.1)
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 4096), st.floats(0, 2), st.floats(0, 2)), max_size=30),
+    st.integers(1, 8192),
+    st.integers(1, 2048),
+)
+def test_a_prompt_in_a_queue_never_costs_more_than_one_alone(samples, tokens, shared):
+    cost, now = PrefillCost(), 0.0
+    cost.report(PassCosts(PassTiming(0.01, 1e-5), shared, 2048))
+    for length, seconds, pause in samples:
+        now += pause
+        cost.learn(length, 0, seconds, now, urgency=Urgency(length % 4), passes=length / 2048)
+    for urgency in Urgency:
+        queued_s = cost.seconds(tokens, 0, urgency, queued=True)
+        assert 0 <= queued_s <= cost.seconds(tokens, 0, urgency) * (1 + 1e-9)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
+from dataclasses import replace
 
 import pytest
 
@@ -13,7 +14,7 @@ from cluster.rpc import load_reports_server as report_server
 from cluster.rpc.load_reports_client import LoadReports
 from cluster.rpc.load_reports_server import LoadReporter
 from engine.errors import Unavailable
-from engine.loop_wakeup import LoopWakeup
+from engine.loop_wakeup import LoopWakeup, PassEnds
 from protos.report_pb2 import Report, ReportFrame
 from protos.wire.streams import StreamServer
 from tests.eventually import eventually
@@ -162,6 +163,27 @@ async def test_an_idle_replica_is_polled_seldom_and_changes_are_reported_at_once
     # While there is something to do, whatever changes is seen without being told of.
     state.load = ReplicaLoad(running=1, prompt_tokens_due=20)
     await eventually(lambda: heard.loads[-1].prompt_tokens_due == 20)
+
+
+async def test_a_report_follows_the_end_of_a_pass_at_once_and_not_more_often(
+    serve, heard, monkeypatch
+):
+    monkeypatch.setattr(report_server, "CHANGED_S", 60.0)
+    state, passes = Looked(), PassEnds()
+    state.load = ReplicaLoad(running=1, prompt_tokens_due=4096)
+    heard.reports.follow([await serve(LoadReporter(state, LoopWakeup(), passes))])
+    await eventually(lambda: heard.loads)
+    for due in (2048, 1024):
+        state.load = replace(state.load, prompt_tokens_due=due, pass_s=0.0095, shared_tokens=2048)
+        passes.tell()
+        await eventually(lambda due=due: heard.loads[-1].prompt_tokens_due == due)
+    assert (heard.loads[-1].pass_s, heard.loads[-1].shared_tokens) == (0.0095, 2048)
+    monkeypatch.setattr(report_server, "LEAST_S", 60.0)
+    passes.tell()
+    await eventually(lambda: heard.loads[-1].prompt_tokens_due == 1024)
+    state.load = replace(state.load, prompt_tokens_due=512)
+    passes.tell()
+    assert sum(load.prompt_tokens_due == 512 for load in heard.loads) <= 1
 
 
 async def test_what_comes_while_a_report_is_written_is_not_overlooked(serve, heard, monkeypatch):

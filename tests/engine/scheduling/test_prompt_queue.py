@@ -50,3 +50,18 @@ def test_a_prompt_after_a_pressed_one_has_ended_is_not_pressed():
     after = prompt("after")
     turns.add(after, 1.0)
     assert not after.pressed
+
+
+def test_each_prompt_of_a_pass_is_told_its_part_of_it():
+    turns, prompts = PromptQueue(PromptOrder(160)), [prompt(f"{n}") for n in range(2)]
+    for one in prompts:
+        turns.add(one, 0.0)
+    while spans := turns.take(0.0, lambda owner: prompts[int(owner)].remaining):
+        turns.begin(spans)
+        turns.advanced(spans, 0.01)
+        turns.end(spans, computed=True)
+        for span in spans:
+            span.sequence.computed += span.count
+            if not span.sequence.remaining:
+                turns.drop(span.sequence.owner)
+    assert [one.passes for one in prompts] == pytest.approx([100 / 160, 60 / 160 + 1])

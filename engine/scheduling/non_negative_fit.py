@@ -59,6 +59,16 @@ class NonNegativeFit:
         """Whether predictions rest on observations rather than on the guess."""
         return self._seen >= TRUSTED_AFTER
 
+    def start_from(self, guess: Sequence[float]) -> None:
+        """Take another guess for the first features, as long as predictions rest on the guess."""
+        if self.learned:
+            return
+        self._guess = [*guess, *self._guess[len(guess) :]]
+        if self._seen:
+            self._solve()
+        else:
+            self.factors = list(self._guess)
+
     def add_features(self, typical: Sequence[float]) -> None:
         """Append features that were 0 in all observations so far; their guess is 0."""
         zeros = [0.0] * len(typical)
