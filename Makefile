@@ -87,7 +87,7 @@ test-gpu:  ## tests for a CUDA device; skipped without one
 		tests/engine/model/test_ops.py tests/engine/model/test_forward_selection.py \
 		tests/engine/model/experts/test_grouped_product.py \
 		tests/engine/model/test_attention_flashinfer.py tests/bench/gpu/test_varlen_attention.py \
-		tests/engine/kernels/test_triton_builds.py tests/engine/fp8
+		tests/engine/kernels tests/engine/model/products tests/engine/fp8
 
 bench-gpu:  ## an 8 B shape on a GPU, section by section, in eight minutes; ARGS=--dry tries it on a CPU
 	$(WITH_GPU) -m bench.gpu.main $(ARGS)

@@ -46,8 +46,8 @@ class ModelConfig:
     """
     operations: OperationsName = "auto"
     """The operations of the compact forward: `triton` (CUDA), `cpp` (bfloat16 on a CPU, compiled at
-    the first start), `torch`, or `flashinfer` (Triton's with FlashInfer's attention, unverified);
-    `auto` takes the fastest that device and model allow.
+    the first start), `torch`, or `flashinfer` (Triton's, with FlashInfer's attention for prompts
+    where it is faster, unverified); `auto` takes the fastest that device and model allow.
     """
 
     step_timeout_s: float = 30.0

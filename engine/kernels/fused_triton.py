@@ -12,9 +12,12 @@ from engine.kernels.paged_triton import tanh
 @triton.jit
 def add_rms_norm(
     branch, residual, weight, out, eps, offset, WIDTH: tl.constexpr, DIMS: tl.constexpr,
-    ADDS: tl.constexpr,
+    ADDS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Row by row: residual += branch where ADDS; out = residual / rms * (weight + offset)."""
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
     row = tl.program_id(0).to(tl.int64) * WIDTH
     dims = tl.arange(0, DIMS)
     real = dims < WIDTH
@@ -34,12 +37,16 @@ def rope_store(
     eps, offset,
     HEADS: tl.constexpr, KV: tl.constexpr, SIZE: tl.constexpr, DIMS: tl.constexpr,
     HALF: tl.constexpr, TAKE: tl.constexpr, NORMED: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """Norm and rotate queries and keys; keys and values go to their slots, queries to `query`.
 
     Grid [tokens, heads / TAKE] over qkv [tokens, HEADS + 2 * KV, SIZE]; HALF is half of the dims
     that turn. `query` is [tokens, HEADS, SIZE].
     """
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1) * TAKE + tl.arange(0, TAKE)[:, None]
     dims = tl.arange(0, DIMS)[None, :]
@@ -76,8 +83,13 @@ def rope_store(
 
 
 @triton.jit
-def gate(gate_up, out, WIDTH: tl.constexpr, DIMS: tl.constexpr, GELU: tl.constexpr):
+def gate(
+    gate_up, out, WIDTH: tl.constexpr, DIMS: tl.constexpr, GELU: tl.constexpr, PDL: tl.constexpr
+):
     """act(gate) * up; grid [rows, WIDTH / DIMS] over gate_up [rows, 2 * WIDTH]."""
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
     row = tl.program_id(0).to(tl.int64)
     dims = tl.program_id(1) * DIMS + tl.arange(0, DIMS)
     real = dims < WIDTH

@@ -1,19 +1,38 @@
 """FlashInfer's attention to blocks, behind the same interface as Triton's.
 
-It has not run on a GPU. A test checks its calls, with a stand-in for the library.
+It has not run on a GPU. A test checks its calls, with a stand-in for the library. It plans each
+batch on the host, so decode steps, which are recorded, stay with Triton's.
 """
 
 from __future__ import annotations
 
 import importlib
+import logging
 from typing import Any
 
 import torch
 
 from engine.errors import Internal
-from engine.model.packed_batch import PackedBatch
+from engine.kv.cache import KvCache
+from engine.kv.layout import KvLayout, LayerShape
+from engine.model.attention_triton import TritonAttention
+from engine.model.fused_weights import Decoder
+from engine.model.packed_batch import PackedBatch, pack
+from engine.model.products.few_rows import Timer
+from engine.types.sampling_params import SamplingParams
+from engine.types.sequence import Sequence, Span
+
+log = logging.getLogger(__name__)
 
 Tensor = torch.Tensor
+
+# The prompt that both are measured on.
+_TOKENS = 2048
+_BLOCK = 16
+# FlashInfer's is taken where it needs at most this share of Triton's time: more than noise.
+_FASTER = 0.97
+# Numerics: the norm of the difference relative to the answer's, in bfloat16.
+_TOLERANCE = 2e-2
 
 # Scratch memory of FlashInfer's kernels; the size is its documentation's. A bound.
 _WORKSPACE_BYTES = 128 * 2**20
@@ -82,3 +101,57 @@ class FlashInferAttention:
             kv_data_type=store.dtype,
         )
         return wrapper
+
+
+class PromptAttention:
+    """Triton's attention, and FlashInfer's for batches with prompts once `choose` found it faster.
+
+    See PagedAttention.
+    """
+
+    def __init__(self, triton: TritonAttention, flashinfer: FlashInferAttention) -> None:
+        self._triton = triton
+        self._flashinfer = flashinfer
+        self.name = triton.name
+        self.wins = False
+
+    def __call__(self, query: Tensor, store: Tensor, batch: PackedBatch, **how: Any) -> Tensor:
+        """See PagedAttention."""
+        if self.wins and batch.segments[-1].queries > 1:
+            return self._flashinfer(query, store, batch, **how)
+        return self._triton(query, store, batch, **how)
+
+    def choose(self, decoder: Decoder, seconds: Timer) -> None:
+        """Compare and measure a prompt of 2,048 tokens; any failure leaves Triton's."""
+        device, dtype = decoder.embedding.device, decoder.embedding.dtype
+        shape = LayerShape(decoder.kv_heads, decoder.head_size)
+        layout = KvLayout((shape,), _BLOCK, str(dtype).removeprefix("torch."), "trial")
+        cache = KvCache(layout, layout.blocks_for(_TOKENS), device)
+        prompt = Sequence("trial", [0] * _TOKENS, _TOKENS, SamplingParams())
+        prompt.blocks = list(range(cache.blocks))
+        batch = pack([Span(prompt, 0, _TOKENS)], cache)
+        store = cache.layers[0].normal_()
+        query = torch.randn(_TOKENS, decoder.heads, decoder.head_size).to(device, dtype)
+        how: dict[str, Any] = {
+            "scaling": decoder.scaling,
+            "window": None,
+            "softcap": decoder.softcap,
+        }
+        try:
+            expected = self._triton(query, store, batch, **how)
+            got = self._flashinfer(query, store, batch, **how)
+            off = ((got - expected).norm() / expected.norm()).item()
+            if not off <= _TOLERANCE:
+                raise ArithmeticError(f"its answer differs by {off:.2g}")
+            own = seconds(lambda: self._triton(query, store, batch, **how))
+            other = seconds(lambda: self._flashinfer(query, store, batch, **how))
+        except Exception as error:  # of the library, its compiler, or an answer that differs
+            reason = str(error).split("\n", 1)[0]
+            log.warning("FlashInfer's attention is not used: %s", reason)
+            return
+        self.wins = other <= _FASTER * own
+        if self.wins:
+            self.name += f", {self._flashinfer.name} for prompts"
+        log.info(
+            "a prompt's attention: %.0f us by FlashInfer, %.0f by Triton", other * 1e6, own * 1e6
+        )

@@ -216,6 +216,7 @@ def _choose_on_cuda(
         reason = f"the weights are on {weights.device}"
     if reason is None:
         ops = TritonOps(decoder, attention_named(operations, decoder))
+        ops.choose_kernels()
         runner = CompactRunner(decoder, ops)
         if ops.not_recorded is None:
             return runner, RecordedSteps(runner, context_tokens, most_rows)

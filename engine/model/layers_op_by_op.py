@@ -71,6 +71,10 @@ class OpByOp(ABC):
     ) -> Tensor:
         """The gate of [rows, 2 * n] plus the `bias` [experts, 2 * n] of each row's expert."""
 
+    def gated(self, gate_up: Apply, hidden: Tensor) -> Tensor:
+        """The gate of a prepared product: [tokens, hidden] to [tokens, n]."""
+        return self.gate(gate_up(hidden))
+
     def prepare(self, layer: Layer) -> ReadyLayer:
         """See Layers."""
         return ReadyLayer(layer, self.apply(layer.qkv), self.apply(layer.out), self._mlp(layer))
@@ -79,7 +83,7 @@ class OpByOp(ABC):
         if layer.experts is not None:
             return self._experts(layer, layer.experts)
         gate_up, down = self.apply(layer.gate_up), self.apply(layer.down)
-        return lambda hidden: down(self.gate(gate_up(hidden)))
+        return lambda hidden: down(self.gated(gate_up, hidden))
 
     def _experts(self, layer: Layer, experts: Experts) -> Apply:
         gate_up, down, gate = layer.gate_up, layer.down, experts.gate

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 from functools import partial
 
 import torch
-from torch.nn.functional import linear
 
 from engine.errors import UnsupportedModel
 from engine.fp8.product import fp8_product
-from engine.model.attention_flashinfer import FlashInferAttention
+from engine.kernels.dependent_launch import DependentLaunch, why_no_dependent_launch
+from engine.model.attention_flashinfer import FlashInferAttention, PromptAttention
 from engine.model.attention_triton import PagedAttention, TritonAttention, power_of_two
+from engine.model.cuda_graphs import CudaGraphs
 from engine.model.experts.grouped_product import why_not_recorded
 from engine.model.experts.routing import ClampedGate
 from engine.model.fused_weights import Decoder, Layer, Linear
 from engine.model.layers_op_by_op import Apply, OpByOp
 from engine.model.packed_batch import PackedBatch
+from engine.model.products.dependent_choice import choose_dependent
+from engine.model.products.device_timer import DeviceTimer
+from engine.model.products.few_rows import FewRows, FewRowsProduct, Timer
+from engine.model.products.skinny import SkinnyProducts
+
+log = logging.getLogger(__name__)
 
 Tensor = torch.Tensor
 
@@ -26,6 +34,8 @@ _MOST_GROUP = 64
 _MOST_HIDDEN = 32768
 # Tuned: dims that a program of the gate kernel computes.
 _GATE_DIMS = 1024
+# Layers of the chain of kernels that dependent launch is tried on.
+_CHAIN = 8
 # Tuned: from so many tokens on a program takes a whole tile of heads instead of a few.
 _MANY_TOKENS = 256
 
@@ -55,13 +65,15 @@ class TritonOps(OpByOp):
         super().__init__(decoder)
         device = decoder.embedding.device
         self._kernels = fused_triton
+        self.dependent = DependentLaunch()
+        self._few_rows = FewRows(SkinnyProducts(processors(device), self.dependent))
         self._attention = attention or TritonAttention(processors(device))
         self.name = f"Triton operations, {self._attention.name}"
         self.not_recorded = self._why_not_recorded()
 
     def _why_not_recorded(self) -> str | None:
         """Why steps cannot be recorded, or None."""
-        if not isinstance(self._attention, TritonAttention):
+        if not isinstance(self._attention, (TritonAttention, PromptAttention)):
             return f"{self._attention.name} plans each batch on the host"
         stacks = (one.gate_up.weight for one in self._decoder.layers if one.experts is not None)
         return next(filter(None, map(why_not_recorded, stacks)), None)
@@ -70,7 +82,53 @@ class TritonOps(OpByOp):
         """The weights as they are."""
         if weights.scales is not None:
             return fp8_product(weights.weight, weights.scales, weights.bias, by_triton=True)
-        return partial(linear, weight=weights.weight, bias=weights.bias)
+        return FewRowsProduct(self._few_rows, weights)
+
+    def choose_kernels(self, seconds: Timer | None = None) -> None:
+        """Measure our products and dependent launch; take them where they are right and faster.
+
+        Until then products are cuBLAS's. Takes seconds, and must come before steps are recorded.
+        """
+        decoder, device = self._decoder, self._decoder.embedding.device
+        timer = seconds or DeviceTimer(device)
+        with torch.inference_mode():
+            for layer in decoder.layers:
+                for linear in (layer.qkv, layer.out, layer.gate_up, layer.down):
+                    self._few_rows.choose(linear, timer)
+                self._few_rows.choose_gated(layer.gate_up, self.gate, timer, gelu=decoder.gelu)
+            self._few_rows.choose(decoder.head, timer)
+            if isinstance(self._attention, PromptAttention):
+                self._attention.choose(decoder, timer)
+                self.name = f"Triton operations, {self._attention.name}"
+            reason = why_no_dependent_launch(device)
+            if reason is not None:
+                log.info("no dependent launch: %s", reason)
+                return
+            row = decoder.embedding[:1]
+            choose_dependent(
+                self.dependent, partial(self.mlp_chain, row), CudaGraphs(device), timer
+            )
+
+    def mlp_chain(self, x: Tensor) -> Tensor:
+        """Rows [rows, hidden] through the MLPs of a few layers, without attention: for measuring.
+
+        Every kernel of the chain follows another one.
+        """
+        layers = self._decoder.layers[:_CHAIN]
+        x = x.clone()
+        hidden = self.norm(x, layers[0].mlp_norm)
+        for layer in layers:
+            branch = self.apply(layer.down)(self.gated(self.apply(layer.gate_up), hidden))
+            x, hidden = self.add_norm(x, branch, layer.mlp_norm)
+        return hidden
+
+    def gated(self, gate_up: Apply, hidden: Tensor) -> Tensor:
+        """See OpByOp; in the product's own kernel where that is faster."""
+        if isinstance(gate_up, FewRowsProduct):
+            out = self._few_rows.gated(hidden, gate_up.weights, gelu=self._decoder.gelu)
+            if out is not None:
+                return out
+        return super().gated(gate_up, hidden)
 
     def norm(self, x: Tensor, weight: Tensor) -> Tensor:
         """See OpByOp."""
@@ -95,6 +153,7 @@ class TritonOps(OpByOp):
                 DIMS=power_of_two(width),
                 ADDS=branch is not None,
                 num_warps=min(16, max(1, power_of_two(width) // 512)),
+                **self.dependent.options,
             )
         return out
 
@@ -142,6 +201,7 @@ class TritonOps(OpByOp):
             TAKE=take,
             NORMED=normed,
             num_warps=4 if take == 16 else 1,
+            **self.dependent.options,
         )
         return query
 
@@ -150,7 +210,13 @@ class TritonOps(OpByOp):
         rows, width = len(gate_up), gate_up.shape[1] // 2
         out = gate_up.new_empty(rows, width)
         self._kernels.gate[(rows, -(-width // _GATE_DIMS))](
-            gate_up, out, WIDTH=width, DIMS=_GATE_DIMS, GELU=self._decoder.gelu, num_warps=4
+            gate_up,
+            out,
+            WIDTH=width,
+            DIMS=_GATE_DIMS,
+            GELU=self._decoder.gelu,
+            num_warps=4,
+            **self.dependent.options,
         )
         return out
 
@@ -183,7 +249,8 @@ def attention_named(operations: str, decoder: Decoder) -> PagedAttention | None:
         raise UnsupportedModel("model.operations: flashinfer: not for attention sinks")
     if importlib.util.find_spec("flashinfer") is None:
         raise UnsupportedModel("model.operations: flashinfer: it is not installed")
-    return FlashInferAttention(decoder.embedding.device)
+    device = decoder.embedding.device
+    return PromptAttention(TritonAttention(processors(device)), FlashInferAttention(device))
 
 
 def processors(device: torch.device) -> int:

@@ -9,8 +9,9 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from engine.kernels import fp8_triton, fused_triton, paged_triton
+from engine.kernels import fp8_triton, fused_triton, paged_triton, skinny_triton
 from engine.model.attention_triton import decode_tiles, power_of_two, prefill_tiles
+from engine.model.products.skinny_tiles import tiles_for
 
 HOPPER = GPUTarget("cuda", 90, 32)
 ITEM = {"bf16": 2, "fp16": 2, "fp32": 4}
@@ -41,16 +42,16 @@ def fused():
     """The small kernels, in bfloat16 for an 8 B shape."""
     pointers = dict.fromkeys(("branch", "residual", "weight", "out"), "*bf16")
     numbers = {"eps": "fp32", "offset": "fp32"}
-    norm = {"WIDTH": 4096, "DIMS": 4096, "ADDS": True}
+    norm = {"WIDTH": 4096, "DIMS": 4096, "ADDS": True, "PDL": True}
     yield fused_triton.add_rms_norm, pointers | numbers, norm, 8, 3
     pointers = dict.fromkeys(("qkv", "query_norm", "key_norm", "query", "store"), "*bf16")
     pointers |= {"cosine": "*fp32", "sine": "*fp32", "positions": "*i64", "slots": "*i64"}
-    rope = {"HEADS": 32, "KV": 8, "SIZE": 128, "DIMS": 128, "HALF": 64, "TAKE": 16}
+    rope = {"HEADS": 32, "KV": 8, "SIZE": 128, "DIMS": 128, "HALF": 64, "TAKE": 16, "PDL": True}
     for normed, store in ((False, "*bf16"), (True, "*bf16"), (False, "*fp8e4nv")):
         signature = pointers | numbers | {"value_offset": "i64", "store": store}
         yield fused_triton.rope_store, signature, rope | {"NORMED": normed}, 4, 3
     for gelu in (False, True):
-        constants = {"WIDTH": 14336, "DIMS": 1024, "GELU": gelu}
+        constants = {"WIDTH": 14336, "DIMS": 1024, "GELU": gelu, "PDL": gelu}
         yield fused_triton.gate, {"gate_up": "*bf16", "out": "*bf16"}, constants, 4, 3
     pointers = dict.fromkeys(("gate_up", "bias", "out"), "*bf16") | {"experts": "*i64"}
     constants = {"WIDTH": 2880, "DIMS": 1024, "BIASED": True}
@@ -73,6 +74,18 @@ def fp8():
         yield fp8_triton.block_product, product, shape | {"TALL": tall, "WIDE": wide}, 4, 4
 
 
+def skinny(dtype, rows, *, gated=False, pdl=True, even=True):
+    """The product of few rows, for attention's output or the gate of an 8 B shape."""
+    tiles = tiles_for(4096, 4096, ITEM[dtype], 132, gated=gated)
+    signature = dict.fromkeys(("x", "weight", "bias", "out"), f"*{dtype}")
+    signature |= {"partials": "*fp32", "arrivals": "*i32"}
+    signature |= dict.fromkeys(("rows", "outputs", "inputs", "per_split"), "i32")
+    constants = {"ROWS": rows, "OUTPUTS": tiles.outputs, "DEPTH": tiles.depth, "AHEAD": 4}
+    constants |= {"SPLITS": tiles.splits, "EVEN": even, "BIASED": True, "GATED": gated}
+    constants |= {"GELU": False, "PDL": pdl}
+    return skinny_triton.skinny, signature, constants, tiles.warps, tiles.stages
+
+
 def everything():
     """All launches that are worth a look."""
     for kernel in (paged_triton.decode, paged_triton.prefill):
@@ -85,6 +98,11 @@ def everything():
         yield attention(kernel, "bf16", 128, store="fp8e4nv")
     yield from fused()
     yield from fp8()
+    for rows in (16, 32, 64):
+        yield skinny("bf16", rows)
+        yield skinny("bf16", rows, gated=True)
+    yield skinny("fp16", 64, pdl=False, even=False)
+    yield skinny("fp32", 16)
 
 
 def compiled(kernel, signature, constants, warps, stages):
@@ -96,7 +114,7 @@ def compiled(kernel, signature, constants, warps, stages):
     attributes = {
         (names.index(n),): divisible
         for n, kind in signature.items()
-        if kind.startswith("*") or n == "value_offset"
+        if kind.startswith("*") or n in ("value_offset", "outputs", "inputs")
     }
     source = ASTSource(kernel, types, places, attributes)
     return triton.compile(source, target=HOPPER, options={"num_warps": warps, "num_stages": stages})
@@ -114,7 +132,8 @@ def resources(binary):
     ptx = binary.asm["ptx"]
     shared = binary.metadata.shared
     return f"registers {registers}, stack {stack}, shared {shared}, " + ", ".join(
-        f"{name} {ptx.count(name)}" for name in ("wgmma.mma_async", "mma.sync", "cp.async.cg")
+        f"{name} {ptx.count(name)}"
+        for name in ("wgmma.mma_async", "mma.sync", "cp.async.cg", "griddepcontrol")
     )
 
 

@@ -9,11 +9,12 @@ import torch
 
 from engine.kv.cache import KvCache
 from engine.kv.layout import KvLayout, LayerShape
-from engine.model.attention_flashinfer import FlashInferAttention
+from engine.model.attention_flashinfer import FlashInferAttention, PromptAttention
 from engine.model.attention_hf import attend_segments
 from engine.model.packed_batch import pack
 from engine.types.sampling_params import SamplingParams
 from engine.types.sequence import Sequence, Span
+from tests.engine.kinds import decoder
 
 BLOCK, HEADS, KV, SIZE = 4, 6, 2, 32
 CUDA = torch.cuda.is_available()
@@ -92,3 +93,51 @@ def check_attention(attention, device, window):
 @pytest.mark.parametrize("window", [None, 6])
 def test_flashinfer_gets_pages(flashinfer, window):
     check_attention(FlashInferAttention(flashinfer, WORKSPACE[flashinfer.type]), flashinfer, window)
+
+
+class Attention:
+    """A stand-in that counts its calls; `wrong` is added to what torch computes."""
+
+    name = "stand-in"
+
+    def __init__(self, wrong=0.0):
+        self.calls = 0
+        self._wrong = wrong
+
+    def __call__(self, query, store, batch, **how):
+        self.calls += 1
+        return attend_segments(query, store, batch, sinks=None, **how) + self._wrong
+
+
+def some_batch(counts):
+    cache = KvCache(KvLayout((LayerShape(2, 32),), 16, "float32", "x"), 8, torch.device("cpu"))
+    spans = []
+    for number, count in enumerate(counts):
+        new = Sequence(str(number), [1] * count, 1, SamplingParams())
+        new.blocks = [number]
+        spans.append(Span(new, 0, count))
+    return torch.randn(sum(counts), 6, 32), cache.layers[0].normal_(), pack(spans, cache)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "wrong", "wins", "told"),
+    [
+        (0.5, 0.0, True, "500000 us by FlashInfer, 1000000 by Triton"),
+        (0.98, 0.0, False, "980000 us by FlashInfer"),
+        (0.5, 1.0, False, "is not used: its answer differs by"),
+    ],
+)
+def test_flashinfer_computes_prompts_where_it_is_faster(theirs, wrong, wins, told, caplog):
+    caplog.set_level("INFO")
+    times = iter([1.0, theirs])
+    ours, other = Attention(), Attention(wrong)
+    attention = PromptAttention(ours, other)
+    attention.choose(decoder(), lambda run: next(times))
+    assert attention.wins is wins
+    assert ("for prompts" in attention.name) is wins
+    assert told in caplog.text
+    for counts, by_other in (([1, 1], 0), ([1, 5], int(wins))):
+        other.calls = 0
+        how = {"scaling": 0.2, "window": None, "softcap": None}
+        attention(*some_batch(counts), **how)
+        assert other.calls == by_other

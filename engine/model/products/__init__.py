@@ -1,0 +1,1 @@
+"""Matrix products of few rows on a CUDA device: tiles, launches, and which kernel is faster."""
