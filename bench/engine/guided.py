@@ -43,7 +43,7 @@ class EngineWithoutMasks(Engine):
 
     def begin(self, spans: list[Span], stored: Callable[[], None] | None = None) -> Pass:
         """See `Engine.begin`."""
-        return Pass(self.runner, self.cache, spans, self._cores, _NoMasks(0), stored)
+        return Pass(self.runner, self.cache, spans, self._cores, _NoMasks(0), self._draw, stored)
 
 
 class _NoMasks(MaskMaker):

@@ -31,11 +31,12 @@ _MOST_THREADS = 8
 class TokenMasks:
     """The tokens that each guided sequence must not take.
 
-    `banned` is [guided, vocabulary], and `rows` has the row of each owner. An owner in `faults`
-    can take no token at all.
+    `banned` is [guided, vocabulary], and `rows` has the row of each owner. `bits` [guided, bytes]
+    are the same as bits, the lowest first. An owner in `faults` can take no token at all.
     """
 
     banned: NDArray[np.bool_]
+    bits: NDArray[np.uint8]
     rows: Mapping[str, int]
     faults: Mapping[str, TandemError]
 
@@ -74,9 +75,10 @@ class MaskMaker:
                 matchers[row].finish(masks[row])
             except TandemError as error:
                 faults.setdefault(owner, error)
-        bits = np.unpackbits((~masks).view(np.uint8), axis=1, bitorder="little")
-        banned = bits[:, : self._vocabulary].view(np.bool_)
-        return TokenMasks(banned, {owner: row for row, owner in enumerate(guided)}, faults)
+        bits = (~masks).view(np.uint8)
+        unpacked = np.unpackbits(bits, axis=1, bitorder="little")
+        banned = unpacked[:, : self._vocabulary].view(np.bool_)
+        return TokenMasks(banned, bits, {owner: row for row, owner in enumerate(guided)}, faults)
 
     def _fill(self, matchers: list[GrammarMatcher], masks: NDArray[np.int32]) -> None:
         if self._executor is None:

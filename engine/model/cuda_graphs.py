@@ -111,7 +111,7 @@ class StaticBatch:
 
         A row without a token gives token 0, so that no index is out of range.
         """
-        self._sampled[: len(tokens)] = tokens.clamp(min=0)
+        torch.clamp(tokens, min=0, out=self._sampled[: len(tokens)])
 
     def _fill_tables(self, spans: list[Span]) -> None:
         """Rewrite the rows whose tables changed, and copy the range that holds them.
@@ -195,6 +195,21 @@ class DecodeReplays:
                 log.warning("decode of %d stays eager: %s", rows, str(error).split("\n", 1)[0])
             else:
                 log.info("decode of %d recorded in %.2f s", rows, time.monotonic() - began_s)
+            yield
+
+    def record_draws(
+        self, record_draws: Callable[[Tensor, Callable[[Step], Step]], None]
+    ) -> Iterator[None]:
+        """Record the draws from the logits of size after size; see `DeviceSampler.record`.
+
+        They are recordings of their own: a mask is made while the forward runs.
+        """
+        for rows, step in self._recorded.items():
+            self._static.fill([])
+            try:
+                record_draws(step(), self._record)
+            except RuntimeError as error:
+                log.warning("draws of %d stay eager: %s", rows, str(error).split("\n", 1)[0])
             yield
 
     def _step(self, rows: int) -> Tensor:

@@ -15,7 +15,7 @@ from engine.errors import Internal
 from engine.grammar.masks import MaskMaker
 from engine.kv.cache import KvCache
 from engine.kv.memory import block_bytes
-from engine.model.cuda_graphs import MOST_ROWS
+from engine.model.cuda_graphs import MOST_ROWS, buckets_for
 from engine.model.forward_selection import Improvement, choose_runner
 from engine.model.loading import load_weights
 from engine.model.runner import Runner
@@ -24,8 +24,9 @@ from engine.model.warm_up import time_passes
 from engine.model_description import ModelDescription
 from engine.runtime.forward_pass import Pass
 from engine.runtime.pool_size import pool_blocks, reserved_bytes
+from engine.sampling.device_sampler import DeviceSampler, device_sampler
 from engine.sampling.drawn_tokens import DrawnTokens
-from engine.sampling.sampler import draw
+from engine.sampling.sampler import Draw, draw
 from engine.scheduling.pass_cost import PassTiming
 from engine.startup_timer import StartupTimer
 from engine.types.sequence import Outcome, Span
@@ -37,8 +38,9 @@ log = logging.getLogger(__name__)
 class Engine:
     """One model on one device with a pool of KV blocks. Not thread-safe: one step at a time.
 
-    `runner` computes its forward and `cache` has its blocks. `pass_timing` is that of passes over
-    prompts, where the warm-up has timed them.
+    `runner` computes its forward and `cache` has its blocks. `sampler` draws the tokens on the
+    device; without it torch does. `pass_timing` is that of passes over prompts, where the warm-up
+    has timed them.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class Engine:
         *,
         improvement: Improvement | None = None,
         cores: CoreSharing | None = None,
+        sampler: DeviceSampler | None = None,
     ) -> None:
         self.description = description
         self.cache = cache
@@ -57,6 +60,8 @@ class Engine:
         self._improvement = improvement
         self._pieces: Iterator[None] | None = None
         self._cores = cores
+        self._sampler = sampler
+        self._draw: Draw = draw if sampler is None else sampler.draw
         self._masks = MaskMaker(description.vocabulary)
 
     @property
@@ -99,6 +104,7 @@ class Engine:
         timer.ended("operations")
         check_runner(description, runner, layout, device, expected)
         timer.ended("check")
+        sampler = device_sampler(buckets_for(most_rows)[-1], description.vocabulary, device)
         blocks = kv.blocks
         if blocks is None:
             reserved = reserved_bytes(runner, improvement, layout, device) | {"links": link_bytes}
@@ -116,7 +122,9 @@ class Engine:
             timer,
         )
         cores = CoreSharing(weight_bytes) if device.type == "cpu" else None
-        return cls(description, runner, cache, improvement=improvement, cores=cores)
+        return cls(
+            description, runner, cache, improvement=improvement, cores=cores, sampler=sampler
+        )
 
     def forward(self, spans: list[Span]) -> list[Outcome]:
         """Compute the spans' tokens and sample where a span reaches its sequence's end.
@@ -148,7 +156,7 @@ class Engine:
         if replays is None or logits is None:
             raise Internal(f"a step of {len(spans)} has no recording")
         ends = [span.start + span.count for span in spans]
-        drawn = draw(logits, [span.sequence for span in spans], ends)
+        drawn = self._draw(logits, [span.sequence for span in spans], ends, None)
         replays.keep(drawn.tokens)
         return drawn
 
@@ -159,7 +167,7 @@ class Engine:
         until the pass has ended. On a CPU `stored` is called once the spans' KV is stored; on
         other devices this is not known before the end of the pass.
         """
-        return Pass(self.runner, self.cache, spans, self._cores, self._masks, stored)
+        return Pass(self.runner, self.cache, spans, self._cores, self._masks, self._draw, stored)
 
     @property
     def shared_cores(self) -> str:
@@ -196,7 +204,7 @@ class Engine:
         if self._improvement is None:
             return False
         if self._pieces is None:
-            self._pieces = self._improvement.pieces(self.cache)
+            self._pieces = self._improved(self._improvement)
         for _ in self._pieces:
             return True
         if self._improvement.stalls:
@@ -205,6 +213,12 @@ class Engine:
         self._improvement = self._pieces = None
         log.info("engine improved: %s", self.forward_name)
         return False
+
+    def _improved(self, improvement: Improvement) -> Iterator[None]:
+        """The pieces of the improvement, then the draws from the recorded logits."""
+        yield from improvement.pieces(self.cache)
+        if self.runner.replays is not None and self._sampler is not None:
+            yield from self.runner.replays.record_draws(self._sampler.record)
 
     def clear(self, blocks: list[int]) -> None:
         """Overwrite blocks with zeros."""

@@ -13,7 +13,7 @@ from engine.grammar.masks import MaskMaker, PendingMasks
 from engine.kv.cache import KvCache
 from engine.model.packed_batch import pack
 from engine.model.runner import ForwardOutput, Runner
-from engine.sampling.sampler import sample
+from engine.sampling.sampler import Draw
 from engine.sampling.scorer import Scorer
 from engine.types.scores import Scores
 from engine.types.sequence import Outcome, SampledToken, ScoredSpan, Span, urgency_of
@@ -38,6 +38,7 @@ class Pass:
         spans: list[Span],
         cores: CoreSharing | None,
         mask_maker: MaskMaker,
+        draw: Draw,
         stored: Callable[[], None] | None = None,
     ) -> None:
         self.spans = spans
@@ -48,6 +49,7 @@ class Pass:
         self._cores = cores
         self._stored = stored
         self._mask_maker = mask_maker
+        self._draw = draw
         self._masks: PendingMasks | None = None
         self._under_way: Generator[None, None, list[Outcome] | None] | None = None
         self._cut = False
@@ -152,8 +154,9 @@ class Pass:
         if not sampling:
             return results
         masks = None if self._masks is None else self._masks.result()
-        tokens = sample(logits, [spans[index].sequence for index in sampling], masks)
-        for index, token in zip(sampling, tokens, strict=True):
+        sequences = [spans[index].sequence for index in sampling]
+        drawn = self._draw(logits, sequences, [len(one.tokens) for one in sequences], masks)
+        for index, token in zip(sampling, drawn.read(), strict=True):
             results[index] = token
         return results
 

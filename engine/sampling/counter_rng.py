@@ -7,6 +7,11 @@ before it. So any replica can go on with a request at any token.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
 _WORD = 2**64 - 1
 _GAMMA = 0x9E3779B97F4A7C15
 
@@ -24,5 +29,19 @@ def uniform(seed: int, choice: int, position: int) -> float:
 
     Each choice has a stream of its own, started at a word drawn from the seed's stream.
     """
-    stream = splitmix64(splitmix64(seed, 0), choice)
-    return (splitmix64(stream, position) >> 11) * 2.0**-53
+    return (splitmix64(stream_of(seed, choice), position) >> 11) * 2.0**-53
+
+
+def stream_of(seed: int, choice: int) -> int:
+    """The word at which the stream of a choice starts."""
+    return splitmix64(splitmix64(seed, 0), choice)
+
+
+def uniform_at(streams: NDArray[np.uint64], positions: Sequence[int]) -> NDArray[np.float64]:
+    """The numbers of `uniform` for many streams, each at its position; [streams]."""
+    word = streams + (np.array(positions, np.uint64) + np.uint64(1)) * np.uint64(_GAMMA)
+    word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    word = (word ^ (word >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    bits = (word ^ (word >> np.uint64(31))) >> np.uint64(11)
+    numbers: NDArray[np.float64] = bits * 2.0**-53
+    return numbers

@@ -19,13 +19,14 @@ class DrawnLogprobs:
     """Log-probabilities of the rows that request them.
 
     `best` has the number of likeliest tokens of each such row. `chosen` is [requested]; `values`
-    and `ids` are [requested, most].
+    and `ids` are [requested, most]. With `by_row` they have all rows of the batch.
     """
 
     best: Mapping[int, int]
     chosen: torch.Tensor
     values: torch.Tensor
     ids: torch.Tensor
+    by_row: bool = False
 
 
 class DrawnTokens:
@@ -43,6 +44,7 @@ class DrawnTokens:
     ) -> None:
         self.tokens = tokens
         self._best = {} if logprobs is None else logprobs.best
+        self._by_row = logprobs is not None and logprobs.by_row
         self._faults = faults
         results = [tokens]
         if logprobs is not None:
@@ -62,7 +64,8 @@ class DrawnTokens:
         found: list[SampledToken | TandemError] = [SampledToken(token) for token in tokens]
         if self._best:
             chosen, values, ids = (result.tolist() for result in self._results[1:])
-            for index, (row, count) in enumerate(self._best.items()):
+            for number, (row, count) in enumerate(self._best.items()):
+                index = row if self._by_row else number
                 top = tuple(zip(ids[index][:count], values[index][:count], strict=True))
                 found[row] = SampledToken(tokens[row], chosen[index], top)
         for row, token in enumerate(tokens):

@@ -22,11 +22,6 @@ from engine.types.sampling_params import SamplingParams
 _HEAD = 1024
 
 
-def filters(sampling: SamplingParams) -> bool:
-    """Whether the request filters tokens."""
-    return sampling.top_k > 0 or sampling.top_p < 1.0 or sampling.min_p > 0.0
-
-
 def keep_likely(
     scores: torch.Tensor, temperature: torch.Tensor, params: list[SamplingParams]
 ) -> tuple[torch.Tensor, torch.Tensor | None]:

@@ -15,6 +15,7 @@ token in any batch, on any replica.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 
 import torch
 
@@ -22,13 +23,16 @@ from engine.errors import Internal, TandemError
 from engine.grammar.masks import TokenMasks
 from engine.sampling.counter_rng import uniform
 from engine.sampling.drawn_tokens import NO_TOKEN, DrawnLogprobs, DrawnTokens
-from engine.sampling.filters import filters, keep_likely
+from engine.sampling.filters import keep_likely
 from engine.sampling.penalties import edit_logits
 from engine.types.sequence import SampledToken, Sequence
 
 # Tuned: on a CPU the system takes larger temporaries back and faults them in again at every step,
 # which costs more than the arithmetic.
 _CPU_NUMBERS = 2**20
+
+# `draw`, or that of a device (engine/sampling/device_sampler.py).
+Draw = Callable[[torch.Tensor, list[Sequence], list[int], TokenMasks | None], DrawnTokens]
 
 
 def sample(
@@ -51,7 +55,7 @@ def draw(
     sequences[i], and its token gets the absolute position lengths[i]. Log-probabilities are of
     the model's own logits, in float32, for rows that request them. A row whose best logit is NaN or
     infinite gets an Internal instead, so that it fails alone. `masks` has those of the sequences
-    that follow a grammar.
+    that follow a grammar. A sequence with penalties has all of its tokens.
     """
     if logits.dim() != 2 or logits.shape[0] != len(sequences):
         raise Internal(f"logits of shape {tuple(logits.shape)} for {len(sequences)} sequences")
@@ -81,7 +85,7 @@ def _groups(
         sampling = sequence.sampling
         drawn = not sampling.greedy
         guided = masks is not None and sequence.owner in masks.rows
-        kinds[drawn, drawn and filters(sampling), sampling.edits_logits, guided].append(row)
+        kinds[drawn, drawn and sampling.filters_tokens, sampling.edits_logits, guided].append(row)
     groups = []
     for (drawn, _, edited, guided), rows in kinds.items():
         step = len(rows)
@@ -99,6 +103,8 @@ def _choose(
     guided = masks is not None and sequences[0].owner in masks.rows
     own = sampling.edits_logits or (guided and not sampling.greedy)
     if own:
+        if any(len(one.tokens) < length for one, length in zip(sequences, lengths, strict=True)):
+            raise Internal("penalties need all tokens of a sequence")
         scores = scores.to(torch.float32, copy=True)
         edit_logits(scores, sequences)
     if masks is not None and guided:
@@ -107,7 +113,7 @@ def _choose(
         fill = scores.masked_fill_ if own else scores.masked_fill
         scores = fill(banned, -torch.inf)
     if not sampling.greedy:
-        return _draw(scores.float(), sequences, lengths, filtered=filters(sampling))
+        return _draw(scores.float(), sequences, lengths, filtered=sampling.filters_tokens)
     # Not argmax, which is six times slower in bfloat16 on a CPU.
     best, tokens = scores.max(dim=-1)
     return torch.where(best.isfinite(), tokens, NO_TOKEN)

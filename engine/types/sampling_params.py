@@ -60,14 +60,23 @@ class SamplingParams:
         return self.temperature == 0.0
 
     @property
-    def edits_logits(self) -> bool:
-        """Whether the request has penalties or biases."""
+    def penalises(self) -> bool:
+        """Whether the request has penalties, which depend on its tokens so far."""
         return (
             self.repetition_penalty != 1.0
             or self.presence_penalty != 0.0
             or self.frequency_penalty != 0.0
-            or bool(self.logit_bias)
         )
+
+    @property
+    def edits_logits(self) -> bool:
+        """Whether the request has penalties or biases."""
+        return self.penalises or bool(self.logit_bias)
+
+    @property
+    def filters_tokens(self) -> bool:
+        """Whether top-k, top-p or min-p are in use."""
+        return self.top_k > 0 or self.top_p < 1.0 or self.min_p > 0.0
 
     def check(self, vocabulary: int) -> None:
         """Raise InvalidRequest, naming the field, unless every value is in its range."""

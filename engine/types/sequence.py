@@ -92,9 +92,9 @@ class Sequence:
     def may_follow(self) -> bool:
         """Whether a token can be sampled before the token ahead of it is known on the host.
 
-        Grammars and penalties need all tokens there.
+        A grammar needs all tokens there.
         """
-        return self.matcher is None and not self.sampling.edits_logits
+        return self.matcher is None
 
 
 @dataclass(frozen=True, slots=True)

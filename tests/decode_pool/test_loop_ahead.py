@@ -149,12 +149,30 @@ async def test_a_prompt_is_computed_beside_steps_in_turn(subject):
     assert await outputs(loop, stream) == [7] * 39
 
 
-async def test_a_request_with_penalties_is_stepped_in_turn(subject):
+class AnyMatcher:
+    """The state of some grammar."""
+
+    def accepts(self, text):
+        return True
+
+    def follow(self, tokens, start):
+        pass
+
+
+async def test_a_request_with_a_grammar_is_stepped_in_turn(subject):
+    loop, engine = subject
+    job = new_job("a", 10, 5, local=False)
+    job.sequence.matcher = AnyMatcher()
+    await finish(loop, await committed(loop, job))
+    assert engine.events == []
+
+
+async def test_a_request_with_penalties_is_launched_ahead(subject):
     loop, engine = subject
     job = new_job("a", 10, 5, local=False)
     job.sequence.sampling = replace(job.sequence.sampling, presence_penalty=0.5)
     await finish(loop, await committed(loop, job))
-    assert engine.events == []
+    assert engine.events
 
 
 async def test_an_engine_on_a_cpu_launches_nothing(monkeypatch):

@@ -122,20 +122,27 @@ def test_blocks_of_a_stream_that_stops_stay_until_the_step_ahead_has_ended():
 
 
 @pytest.mark.parametrize("in_step", [True, False])
-@pytest.mark.parametrize(
-    "sampling", [{"presence_penalty": 0.5}, {"logit_bias": {1: 2.0}}, {"repetition_penalty": 1.1}]
-)
-def test_a_stream_that_needs_its_last_token_on_the_host_makes_the_next_step_wait(sampling, in_step):
+def test_a_stream_that_needs_its_last_token_on_the_host_makes_the_next_step_wait(in_step):
     subject = scheduler(BlockPool(40))
     start(subject, sequence("plain", 3))
-    new = sequence("penalised", 3)
-    new.sampling = SamplingParams(max_tokens=8, **sampling)
+    new = sequence("guided", 3)
+    new.matcher = object()
     if in_step:
         start(subject, new)
     spans = subject.schedule()
     if not in_step:
         start(subject, new)
     assert subject.schedule_ahead(spans, MOST) == []
+
+
+@pytest.mark.parametrize(
+    "sampling", [{"presence_penalty": 0.5}, {"logit_bias": {1: 2.0}}, {"repetition_penalty": 1.1}]
+)
+def test_penalties_and_biases_may_follow(sampling):
+    subject = scheduler(BlockPool(40))
+    start(subject, new := sequence("penalised", 3))
+    new.sampling = SamplingParams(max_tokens=8, **sampling)
+    assert subject.schedule_ahead(subject.schedule(), MOST)
 
 
 def test_no_step_is_scheduled_ahead_where_a_prompt_waits_for_its_turn():

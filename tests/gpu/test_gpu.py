@@ -9,11 +9,13 @@ from engine.config import KvConfig, ModelConfig
 from engine.kv.block_pool import BlockPool
 from engine.kv.cache import KvCache
 from engine.kv.layout import KvLayout, LayerShape
-from engine.model.cuda_graphs import BUCKETS
+from engine.model.cuda_graphs import BUCKETS, CudaGraphs
 from engine.model.packed_batch import pack
 from engine.model.runner import whole
 from engine.model_description import describe
 from engine.runtime.engine import Engine
+from engine.sampling.device_sampler import DeviceSampler
+from engine.sampling.sampler import draw
 from engine.types.sampling_params import SamplingParams
 from engine.types.sequence import Sequence, Span
 from tests import tiny
@@ -103,6 +105,39 @@ def test_a_replay_gives_the_eager_logits(tmp_path):
                 assert set(changed.nonzero().flatten().tolist()) == written
             expected = whole(runner.layers(pack(spans, cache)))
         torch.testing.assert_close(got, expected, rtol=0.05, atol=0.05)
+
+
+def test_draws_from_recorded_logits_are_those_of_the_host():
+    """Each kind of draw as a CUDA graph, over a real vocabulary, draw after draw."""
+    device, vocabulary = torch.device("cuda", 0), 128_256
+    sampler = DeviceSampler(8, vocabulary, device)
+    logits = torch.zeros((8, vocabulary), dtype=torch.bfloat16, device=device)
+    with torch.inference_mode():
+        sampler.record(logits, CudaGraphs(device))
+    full = [
+        SamplingParams(seed=1, top_p=0.9),
+        SamplingParams(seed=2, top_k=40, top_p=0.8, min_p=0.01, logprobs=3),
+        SamplingParams(seed=3, presence_penalty=1.0, frequency_penalty=0.3, logit_bias={7: 5.0}),
+        SamplingParams(temperature=0.0, repetition_penalty=1.3, logprobs=20),
+    ]
+    greedy, plain = SamplingParams(temperature=0.0), SamplingParams(seed=4, temperature=0.7)
+    for params in ([greedy] * 8, [plain, greedy] * 4, full * 2):
+        sequences = [
+            Sequence(str(row), [row, 5, 9, 5], 2, one, choice=row) for row, one in enumerate(params)
+        ]
+        for step in range(20):
+            generator = torch.Generator().manual_seed(step)
+            logits.copy_(torch.randn(8, vocabulary, generator=generator) * 2)
+            lengths = [len(one.tokens) for one in sequences]
+            torch.cuda.set_sync_debug_mode("error")
+            try:
+                drawn = sampler.draw(logits, sequences, lengths)
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+            expected = draw(logits.cpu(), sequences, lengths).read()
+            for one, mine, theirs in zip(sequences, drawn.read(), expected, strict=True):
+                assert mine.token == theirs.token
+                one.tokens.append(theirs.token)
 
 
 @pytest.mark.parametrize("staging", ["cpu", "cuda"])

@@ -9,7 +9,15 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from engine.kernels import fp8_triton, fused_triton, paged_triton, skinny_triton
+from engine.kernels import (
+    filters_triton,
+    fp8_triton,
+    fused_triton,
+    logprobs_triton,
+    paged_triton,
+    sampling_triton,
+    skinny_triton,
+)
 from engine.model.attention_triton import decode_tiles, power_of_two, prefill_tiles
 from engine.model.products.skinny_tiles import tiles_for
 
@@ -86,6 +94,37 @@ def skinny(dtype, rows, *, gated=False, pdl=True, even=True):
     return skinny_triton.skinny, signature, constants, tiles.warps, tiles.stages
 
 
+def sampling():
+    """The draw, for logits of an 8 B shape."""
+    row = dict.fromkeys(("slots", "mask_rows", "starts", "lengths", "top_k", "wanted"), "*i32")
+    row |= dict.fromkeys(("temperatures", "noise", "min_p", "top_p", "targets"), "*fp64")
+    row |= dict.fromkeys(("repetition", "presence", "frequency", "floors"), "*fp32")
+    tile = {"values": "*fp32", "best_tokens": "*i32", "sums": "*fp64", "numbers": "*i32"}
+    search = {"prefixes": "*i64", "bases": "*fp64", "partials": "*fp64", "by_count": "*i64"}
+    every = row | tile | search | {"scores": "*fp32", "counts": "*i32", "tokens": "*i32"}
+    every |= {"logits": "*bf16", "stride": "i64", "banned": "*u8", "step": "i32"}
+    logs = {"tops": "*fp32", "sums": "*fp32", "ids": "*i32", "tokens": "*i64", "chosen": "*fp32"}
+    logs = every | logs | {"best_values": "*fp32", "best_ids": "*i64"}
+    constants = {"VOCABULARY": 128256, "TILE": 2048, "COUNT": 63, "TILES": 64, "ROWS": 64}
+    constants |= {"BYTES": 16032, "MOST": 1024, "BY_COUNT": False, "DRAWS": True}
+    constants |= {"FILTERED": True, "COUNTED": True}
+    draws, filters = sampling_triton, filters_triton
+    for kernel in (draws.edit, draws.add_bias, draws.best, draws.weigh):
+        yield of_names(kernel, every, constants)
+    yield of_names(draws.pick, every | {"tokens": "*i64"}, constants)
+    for kernel in (filters.narrow, filters.total, filters.aim, filters.settle):
+        yield of_names(kernel, every, constants)
+    for kernel in (logprobs_triton.likeliest, logprobs_triton.logprobs):
+        yield of_names(kernel, logs, constants | {"MOST": 32, "WIDTH": 20})
+
+
+def of_names(kernel, types, constants):
+    """A launch whose arguments are those that the kernel names."""
+    names = set(kernel.arg_names)
+    signature = {name: kind for name, kind in types.items() if name in names - set(constants)}
+    return kernel, signature, {n: v for n, v in constants.items() if n in names}, 4, 3
+
+
 def everything():
     """All launches that are worth a look."""
     for kernel in (paged_triton.decode, paged_triton.prefill):
@@ -103,6 +142,7 @@ def everything():
         yield skinny("bf16", rows, gated=True)
     yield skinny("fp16", 64, pdl=False, even=False)
     yield skinny("fp32", 16)
+    yield from sampling()
 
 
 def compiled(kernel, signature, constants, warps, stages):

@@ -11,7 +11,6 @@ from engine.cpu.core_sharing import CoreSharing
 from engine.kv.cache import KvCache
 from engine.model.ops_torch import TorchOps
 from engine.model_description import describe
-from engine.runtime import forward_pass
 from engine.runtime.engine import Engine
 from engine.types.sampling_params import SamplingParams
 from engine.types.sequence import Sequence, Span
@@ -151,17 +150,24 @@ def test_a_runner_sees_that_its_pass_was_halted(folder, monkeypatch):
     assert batches[0].halted.all()
 
 
+class LogitsAsTokens:
+    def __init__(self, logits):
+        self._logits = logits
+
+    def read(self):
+        return list(self._logits.float())
+
+
 def test_operations_are_swapped_while_sequences_run(folder, monkeypatch):
     """Also between two layers of a pass: KV so far is converted, the rest is stored in pairs."""
     if kernels.why_not_loaded() is not None:
         pytest.skip(kernels.why_not_loaded())
     monkeypatch.setattr(kernels, "is_built", lambda: False)
+    # The logits themselves in the place of tokens.
+    monkeypatch.setattr("engine.runtime.engine.draw", lambda logits, *_: LogitsAsTokens(logits))
     engine = load(folder, dtype="bfloat16")
     assert "torch" in engine.forward_name
     reference = load(folder, dtype="bfloat16", operations="torch")
-
-    # The logits themselves in the place of tokens.
-    monkeypatch.setattr(forward_pass, "sample", lambda logits, *_: list(logits.float()))
 
     def logits_of(chosen, cut):
         made = sequence("a", 60, range(9, 1, -1))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+
 import pytest
 import torch
 
@@ -11,6 +13,7 @@ from engine.model.cuda_graphs import DecodeReplays
 from engine.model.runner import whole
 from engine.model_description import describe
 from engine.runtime.engine import Engine
+from engine.sampling.device_sampler import DeviceSampler
 from engine.types.sampling_params import SamplingParams
 from engine.types.sequence import Sequence, Span
 from tests.engine.families import SERVED, save
@@ -21,6 +24,13 @@ KINDS = (
     SamplingParams(temperature=0.9, seed=5, max_tokens=6, logprobs=2),
     SamplingParams(temperature=0.7, top_p=0.8, seed=6, max_tokens=12),
     SamplingParams(temperature=1.0, top_k=5, seed=7, max_tokens=12, logprobs=0),
+)
+
+PENALISED = (
+    SamplingParams(temperature=0.0, max_tokens=9, repetition_penalty=1.3, frequency_penalty=0.5),
+    SamplingParams(temperature=0.9, seed=5, max_tokens=6, presence_penalty=1.0, top_p=0.9),
+    SamplingParams(temperature=1.0, seed=7, max_tokens=8, logit_bias={3: 4.0}, logprobs=2),
+    SamplingParams(temperature=0.7, seed=6, max_tokens=10, top_k=5),
 )
 
 
@@ -53,10 +63,10 @@ def recorded(engine):
     runner.replays = None
 
 
-def prompts(engine):
+def prompts(engine, kinds=KINDS):
     """Sequences whose prompts are computed, each with its first token."""
     made = []
-    for number, sampling in enumerate(KINDS):
+    for number, sampling in enumerate(kinds):
         tokens = [(7 * i + number) % 90 for i in range(5 + 9 * number)]
         one = Sequence(f"{number}", tokens, len(tokens), sampling)
         one.blocks = list(range(8 * number, 8 * number + 8))
@@ -153,3 +163,59 @@ def test_steps_are_launched_ahead_up_to_the_first_size_without_a_recording(recor
     assert recorded.rows_ahead == 2
     with pytest.raises(Internal, match="a step of 3 has no recording"):
         recorded.launch([Span(one, one.computed, 1) for one in prompts(recorded)[:3]])
+
+
+class Recordings:
+    """An improvement that records the steps of a runner."""
+
+    stalls = True
+
+    def __init__(self, runner, record):
+        self._runner, self._record = runner, record
+
+    def prepare(self):
+        return None
+
+    def pieces(self, cache):
+        runner = self._runner
+        runner.replays = DecodeReplays(
+            lambda batch: whole(runner.layers(batch)), cache, 8, self._record, BUCKETS
+        )
+        return runner.replays.pieces()
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of the interpreter
+def test_recorded_draws_on_the_device_give_the_tokens_of_torch(engine):
+    """Penalties too, as the device counts a token that the host does not know yet."""
+    replayed = []
+
+    def record(step):
+        """As a CUDA graph: it writes to its first results."""
+        out = step()
+
+        def replay():
+            replayed.append(step)
+            return out.copy_(step())
+
+        return replay
+
+    expected = tokens_of(in_turn(engine, prompts(engine, PENALISED)))
+    runner, cache = engine.runner, engine.cache
+    sampler = DeviceSampler(BUCKETS[-1], engine.description.vocabulary, cache.device)
+    recording = Recordings(runner, record)
+    subject = Engine(engine.description, runner, cache, improvement=recording, sampler=sampler)
+    try:
+        assert subject.prepare_improvement()
+        while subject.improve():
+            pass
+        again = prompts(subject, PENALISED)
+        replayed.clear()
+        assert tokens_of(ahead(subject, again, late=(again[1],))) == expected
+        assert len(replayed) == 2 * 9, "a step is two recordings, the forward and the draw"
+    finally:
+        runner.replays = None
+
+
+def tokens_of(found):
+    return {owner: [outcome.token for outcome in outcomes] for owner, outcomes in found.items()}

@@ -2,10 +2,11 @@
 
 import itertools
 
+import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.sampling.counter_rng import splitmix64, uniform
+from engine.sampling.counter_rng import splitmix64, stream_of, uniform, uniform_at
 
 SEEDS = st.integers(0, 2**64 - 1)
 
@@ -22,6 +23,14 @@ def test_is_in_the_unit_interval_and_a_pure_function(seed, choice, position):
     assert 0.0 <= number < 1.0
     assert number * 2**53 == int(number * 2**53)
     assert uniform(seed, choice, position) == number
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(SEEDS, st.integers(0, 127), st.integers(0, 2**40)), min_size=1))
+def test_many_streams_have_the_numbers_of_each(draws):
+    streams = np.array([stream_of(seed, choice) for seed, choice, _ in draws], np.uint64)
+    found = uniform_at(streams, [position for *_, position in draws])
+    assert found.tolist() == [uniform(*one) for one in draws]
 
 
 def test_neighbours_are_uniform_and_unrelated():

@@ -39,7 +39,8 @@ def masks_of(seed, sequences, faults=()):
     banned = np.random.default_rng(seed).random((len(sequences), VOCABULARY)) < 0.9
     banned[:, seed % VOCABULARY] = False
     rows = {sequence.owner: row for row, sequence in enumerate(sequences)}
-    return TokenMasks(banned, rows, {owner: Internal("no token") for owner in faults})
+    bits = np.packbits(banned, axis=1, bitorder="little")
+    return TokenMasks(banned, bits, rows, {owner: Internal("no token") for owner in faults})
 
 
 @given(seed=st.integers(0, 10_000), guided=st.sets(st.integers(0, 11)))
