@@ -6,7 +6,7 @@ from decode_pool.batch_size import BatchSize
 from decode_pool.entry import DecodeEntries, DecodeEntry, DecodeState
 from engine.kv.block_pool import BlockPhase, BlockPool
 from engine.scheduling.prefix_cache import PrefixCache
-from engine.types.sequence import Span
+from engine.types.sequence import Sequence, Span
 
 
 class BatchSlots:
@@ -74,13 +74,14 @@ class BatchSlots:
         entries = self._entries.in_state(DecodeState.RUNNING)
         return [entry for entry in entries if entry.sequence.owner not in self.in_use]
 
-    def span(self, entry: DecodeEntry, count: int) -> list[Span]:
-        """The span of the request's next tokens; empty without blocks for them."""
+    def span(self, entry: DecodeEntry, count: int) -> Span | None:
+        """The span of the request's next tokens; None without blocks for them."""
         sequence = entry.sequence
-        if not self._grow(entry, sequence.computed + count):
-            return []
+        end = sequence.computed + count
+        if end > self._cache.block_size * len(sequence.blocks) and not self._grow(entry, end):
+            return None
         self.in_use[sequence.owner] = 1
-        return [Span(sequence, sequence.computed, count)]
+        return Span(sequence, sequence.computed, count)
 
     def spans_ahead(self, before: list[Span], most_rows: int) -> list[Span]:
         """The step behind the step `before`, which was launched and whose tokens are not known.
@@ -91,13 +92,20 @@ class BatchSlots:
         """
         rows = {span.sequence.owner: row for row, span in enumerate(before)}
         ahead: list[Span] = []
+        block_size = self._cache.block_size
         for entry in self._entries.in_state(DecodeState.RUNNING):
             sequence, row = entry.sequence, rows.get(entry.sequence.owner)
-            if row is not None and len(sequence.tokens) + 1 >= sequence.most_tokens:
-                continue
-            start = sequence.computed + (row is not None)
-            computable = sequence.may_follow and sequence.remaining == 1
-            if not computable or not self._has_blocks(entry, start + 1):
+            start = sequence.computed
+            if row is not None:
+                if len(sequence.tokens) + 1 >= sequence.most_tokens:
+                    continue
+                start += 1
+            elif sequence.remaining != 1:
+                return []
+            if not sequence.may_follow:
+                return []
+            full = start >= block_size * len(sequence.blocks)
+            if full and not self._has_blocks(sequence, start + 1):
                 return []
             ahead.append(Span(sequence, start, 1, row))
         if len(ahead) > most_rows:
@@ -119,9 +127,8 @@ class BatchSlots:
             if left > 0:
                 self.in_use[owner] = left
 
-    def _has_blocks(self, entry: DecodeEntry, tokens: int) -> bool:
+    def _has_blocks(self, sequence: Sequence, tokens: int) -> bool:
         """Grow to blocks for that many tokens; False where too few are free."""
-        sequence = entry.sequence
         missing = self._cache.blocks_for(tokens) - len(sequence.blocks)
         if missing <= 0:
             return True
@@ -136,7 +143,7 @@ class BatchSlots:
         False if the request itself was preempted, or must wait for arriving KV or for a pass that
         writes to its blocks.
         """
-        while not self._has_blocks(entry, tokens):
+        while not self._has_blocks(entry.sequence, tokens):
             last = self.idle()[-1]
             if last is entry and self._may_wait(entry):
                 return False

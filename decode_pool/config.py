@@ -31,6 +31,11 @@ class DecodeConfig:
     the step before; the tighter bound counts, except for urgent prompts and streams that are
     computed again; null means the budget alone. `auto`: 2 on a CPU, null on a GPU.
     """
+    mixed_passes: bool | ByDevice = "auto"
+    """Whether the streams of a replica get their tokens in the passes of its prompts, where such a
+    pass keeps the ITL budget. Else steps and slices of passes take turns. `auto`: false on a CPU,
+    true on a GPU.
+    """
     batching: BatchingName = "continuous"
     """How a batch forms: `static` and `window` form the next batch when the last has ended, and are
     there for comparisons.

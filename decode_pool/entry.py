@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
+from operator import attrgetter
 
 from engine.types.sequence import Sequence
+
+_rank = attrgetter("rank")
 
 
 class DecodeState(Enum):
@@ -23,7 +26,8 @@ class DecodeEntry:
     """A request's sequence, arrival (by number and by the clock, in seconds), and state.
 
     `local`: this replica computes the prompt. `preemptions` counts how often the request lost its
-    blocks.
+    blocks. `rank` is the sort key: the smallest goes first, the largest is preempted; batch is
+    last.
     """
 
     sequence: Sequence
@@ -32,16 +36,15 @@ class DecodeEntry:
     local: bool = False
     state: DecodeState = DecodeState.WAITING
     preemptions: int = 0
+    rank: tuple[bool, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.rank = self.batch, self.sequence_no
 
     @property
     def batch(self) -> bool:
         """Whether the request is of the batch lane."""
         return self.sequence.lane == "batch"
-
-    @property
-    def rank(self) -> tuple[bool, int]:
-        """The sort key: the smallest rank goes first, the largest is preempted; batch is last."""
-        return self.batch, self.sequence_no
 
     @property
     def is_prompt(self) -> bool:
@@ -67,4 +70,4 @@ class DecodeEntries(dict[str, DecodeEntry]):
 
 def by_rank(entries: Iterable[DecodeEntry]) -> list[DecodeEntry]:
     """The entries in the order in which they get blocks."""
-    return sorted(entries, key=lambda entry: entry.rank)
+    return sorted(entries, key=_rank)

@@ -7,12 +7,13 @@ import time
 from decode_pool import metrics
 from decode_pool.itl_budget import ItlBudget
 from decode_pool.job import DecodeJob
+from decode_pool.pass_size import PassSize
 from decode_pool.recompute_share import RecomputeShare
 from decode_pool.scheduler import DecodeScheduler
 from decode_pool.shared_cores import StepInterval
 from decode_pool.step_clock import StepClock
-from decode_pool.step_pipeline import StepPipeline
-from decode_pool.step_tally import StepCount, StepTally, count_recomputed
+from decode_pool.step_pipeline import DecodeStep, StepPipeline
+from decode_pool.step_tally import StepCount, count_recomputed
 from engine.errors import TandemError
 from engine.metrics import PROMPT_TOKENS
 from engine.runtime.engine_thread import EngineWorker
@@ -21,28 +22,30 @@ from engine.types.lane_quota import require_capacity
 from engine.types.sequence import Outcome, Sequence, Span, urgency_of
 from engine.types.urgency import Urgency
 
-# Tuned: the slices of a pass beside steps, so that a layer is short beside a slice.
-_SLICES_PER_PASS = 16
-# A bound: a shorter pass would read all weights for few tokens.
-_LEAST_PASS_TOKENS = 64
-
 
 class DecodeLoop(PoolLoop[DecodeJob]):
     """Steps the batch. `run` is the loop; servicers call the other public methods.
 
-    At most `max_jobs` requests are here at once. `itl` bounds steps and slices.
+    At most `max_jobs` requests are here at once. `itl` bounds steps and slices. With `mixes` the
+    streams' tokens ride in the passes of prompts, where the budget allows it.
     """
 
     _scheduler: DecodeScheduler
 
     def __init__(
-        self, scheduler: DecodeScheduler, worker: EngineWorker, max_jobs: int, itl: ItlBudget
+        self,
+        scheduler: DecodeScheduler,
+        worker: EngineWorker,
+        max_jobs: int,
+        itl: ItlBudget,
+        *,
+        mixes: bool = False,
     ) -> None:
         super().__init__("decode", scheduler, worker, metrics.STEP_FAILURES)
         self.itl = itl
+        self._sizes = PassSize(itl, scheduler.order, mixes=mixes)
         self._recompute = RecomputeShare()
         self._step_interval = StepInterval(itl) if worker.shared_cores else None
-        self._tally = StepTally()
         self._clock = StepClock(itl, self._recompute, scheduler.batch, self._step_interval)
         self._joined = False
         self._max_jobs = max_jobs
@@ -130,7 +133,7 @@ class DecodeLoop(PoolLoop[DecodeJob]):
         return sum(self._scheduler.most_blocks(one) for one in sequences if one.lane == "batch")
 
     async def run(self) -> None:
-        """Generate for ever: admit, compute a step, then a slice of a pass beside the steps.
+        """Generate for ever: admit, compute a step, then passes beside the steps.
 
         A step is: schedule, forward, emit the results of the step before, retire.
         """
@@ -138,97 +141,101 @@ class DecodeLoop(PoolLoop[DecodeJob]):
             await self._begin_round()
             batch_due_s = self._admit_waiting()
             step_due_s = None if self._joined else self._clock.wait_s(self._worker.urgency)
-            stepped = step_due_s is None and await self._step()
-            if self._steps.is_ahead:
-                continue  # prompts wait until no step is under way
-            if not await self._slice() and not stepped:
+            step = await self._step() if step_due_s is None else None
+            if self._steps.is_ahead or (step is not None and step.prompts):
+                continue  # prompts wait until no step is under way, or had their part of it
+            if not await self._compute_passes(stepped=step is not None) and step is None:
                 self._emit()
                 self._worker.yield_cores()
                 due_s = [seconds for seconds in (batch_due_s, step_due_s) if seconds is not None]
                 await self.wakeup.wait(min(due_s, default=None))
 
     def _admit_waiting(self) -> float | None:
-        """Admit the requests for which there are blocks.
-
-        Returns the seconds until a batch is due by time alone, or None.
-        """
+        """Admit requests while blocks last; the seconds until a batch is due by time, or None."""
         batch_due_s = self._scheduler.form_batch(time.monotonic())
         self._tell_granted(self._scheduler.grant())
         return batch_due_s
 
-    async def _step(self) -> bool:
-        """Compute a token for each running request; False if no request runs."""
+    async def _step(self) -> DecodeStep | None:
+        """Compute a token for each running request; None if no request runs."""
         self._joined = False
-        step = self._steps.next()
+        step = self._steps.next(self._sizes.mixed)
         if step is None:
             self._clock.idle()
-            return False
+            return None
         disturbed = bool(self._worker.urgency)
         results = self._steps.go_ahead(step)
+        self._tell_granted([span.sequence for span in step.spans[: step.prompts]])
         self._emit()
         try:
             computed = await results
         except Exception as error:
             self._fail(step.spans, error)
-            return True
+            return step
         disturbed = bool(self._worker.urgency) or disturbed
-        self._clock.stepped(step.began_s, len(step.spans), disturbed=disturbed)
-        before = self._tally.stepped(step.spans, self._jobs, self._clock.step_s)
+        before = self._clock.ended(step, self._jobs, disturbed=disturbed)
+        if step.prompts:
+            self._scheduler.advanced(step.spans, time.monotonic() - step.began_s)
+            PROMPT_TOKENS.inc(sum(s.count for s in step.spans[: step.prompts]), pool="decode")
         self._retire(step.spans, computed, before)
-        return True
+        return step
 
-    async def _slice(self) -> bool:
-        """Compute a slice of the newest pass; False if there is no pass."""
-        self._begin_pass()
+    async def _compute_passes(self, *, stepped: bool) -> bool:
+        """Compute a slice, and passes behind it while the budget lasts; False if none waits."""
+        began_s, used_s, computed = time.monotonic(), 0.0, False
+        mixes = stepped and self._sizes.mixed > 0
+        while (ended := await self._slice(used_s, mixes=mixes)) is not None:
+            computed, used_s = True, time.monotonic() - began_s
+            if self._joined or not (ended and self._sizes.may_follow(used_s)):
+                break
+        return computed
+
+    async def _slice(self, used_s: float, *, mixes: bool) -> bool | None:
+        """Compute a slice of the newest pass; None if there is none, True if it has ended.
+
+        Slices since the last step took `used_s` seconds of what it left. Prompts that come now
+        wait for the next step where it `mixes`.
+        """
+        self._begin_pass(mixes=mixes)
         if not self._scheduler.recomputing:
             self._recompute.idle()
         if not self._passes:
-            return False
+            return None
         run, began_s = self._passes[-1], time.monotonic()
         # A stream that stands still is as urgent as an urgent prompt.
         again = self._scheduler.recomputing
         urgency = Urgency.URGENT if again else urgency_of(run.spans)
-        slice_s = 0.0 if self._joined else self.itl.slice_s(urgency)
-        slice_ = self._worker.advance(run, max(slice_s, self._recompute.slice_s))
+        slice_s = 0.0 if self._joined else self.itl.slice_s(urgency) - used_s
+        slice_ = self._worker.advance(run, max(0.0, slice_s, self._recompute.slice_s))
         self._emit()
         try:
             results = await slice_
         except Exception as error:
             self._passes.remove(run)
             self._fail(run.spans, error)
-            return True
+            return False
         took_s = time.monotonic() - began_s
         self._recompute.computed(took_s)
-        self._scheduler.advanced(run.spans, self._clock.step_s + took_s)
+        self._scheduler.advanced(run.spans, took_s + (0.0 if used_s else self._clock.step_s))
         if results is not None:
             self._passes.remove(run)
             PROMPT_TOKENS.inc(sum(span.count for span in run.spans), pool="decode")
             self.pass_ends.tell()
             count_recomputed(run.spans, self._jobs, self._scheduler.preemptions)
-            self._retire(run.spans, results, self._tally.count)
-        return True
+            self._retire(run.spans, results, self._clock.tally.count)
+        return results is not None
 
     def _end_prompt_slice(self) -> None:
         """End a slice of prompts with its layer; a slice of streams that stand still goes on."""
         if not self._scheduler.recomputing:
             self._cut_slice()
 
-    def _begin_pass(self) -> None:
+    def _begin_pass(self, *, mixes: bool) -> None:
         """Begin the next pass, or a pass that overtakes the others, if there is one."""
         self._drop_unwanted()
-        spans = self._scheduler.schedule_chunk(time.monotonic(), self._most_tokens())
+        spans = self._scheduler.schedule_chunk(time.monotonic(), self._sizes.sliced, mixes=mixes)
         if spans and self._begin_with(spans):
             self._tell_granted([span.sequence for span in spans])
-
-    def _most_tokens(self) -> int | None:
-        """The most prompt tokens of a pass, so that a layer of it is short beside a slice.
-
-        None before the speed of prompts is known.
-        """
-        tokens_per_s = self._scheduler.order.tokens_per_s
-        if tokens_per_s is None:
-            return None
-        return max(_LEAST_PASS_TOKENS, int(_SLICES_PER_PASS * self.itl.slice_s() * tokens_per_s))
 
     def _tell_granted(self, granted: list[Sequence]) -> None:
         for sequence in granted:
@@ -244,19 +251,24 @@ class DecodeLoop(PoolLoop[DecodeJob]):
         outcomes = self._collect(spans, results)
         kept = self._scheduler.complete(spans)
         self._ends.tell()
+        ahead = self._steps.is_ahead
         for span in kept:
             owner = span.sequence.owner
             job, outcome = self._jobs[owner], outcomes[owner]
+            if outcome is None:
+                continue
             if isinstance(outcome, TandemError):
                 self._end(job, outcome)
-            elif outcome is not None:
-                job.take(outcome)
-                job.stepped_from = job.stepped_from or before
-                self._unread.append(job)
-                if self._steps.is_ahead:
-                    job.read_stops()
-                if job.finished:
-                    self._end(job)
+                continue
+            if job.stepped_from is None:
+                begun = job.sequence.output_tokens > 0
+                job.stepped_from = before if begun else self._clock.tally.count
+            job.take(outcome)
+            self._unread.append(job)
+            if ahead:
+                job.read_stops()
+            if job.finished:
+                self._end(job)
 
     def _emit(self) -> None:
         """Make text of the last results, and send it; retire requests whose text has ended."""
@@ -271,7 +283,7 @@ class DecodeLoop(PoolLoop[DecodeJob]):
     def _end(self, job: DecodeJob, fault: TandemError | None = None) -> None:
         """Retire a request, or fail it; its blocks are free for the next step."""
         owner = job.sequence.owner
-        job.steps = self._tally.count.since(job.stepped_from or self._tally.count)
+        job.steps = self._clock.tally.count.since(job.stepped_from or self._clock.tally.count)
         self._count_preemptions(job)
         self._scheduler.remove(owner)
         self.wakeup.set()

@@ -16,8 +16,8 @@ in the same way. A local request has its prompt computed here, at its turn by
 `engine/scheduling/prompt_order.py`; a more urgent prompt may overtake a pass between two layers.
 `remove` ends a request in any state.
 
-A stream that is computed again stands still meanwhile. So no pass overtakes its pass. These streams
-take turns: a turn has all streams that stand still when it begins, shortest first.
+A stream that is computed again stands still meanwhile (`decode_pool/lost_streams.py`). So no pass
+overtakes its pass.
 
 `decode_pool/admission.py` chooses requests that leave *waiting*. `decode_pool/batch_slots.py` gives
 them blocks.
@@ -29,7 +29,8 @@ from decode_pool.admission import DecodeAdmission
 from decode_pool.batch_size import BatchSize
 from decode_pool.batch_slots import BatchSlots
 from decode_pool.batching import Batching, Continuous
-from decode_pool.entry import DecodeEntries, DecodeEntry, DecodeState
+from decode_pool.entry import DecodeEntries, DecodeState
+from decode_pool.lost_streams import LostStreams
 from engine.errors import PromptTooLong
 from engine.kv.block_pool import BlockPhase, BlockPool
 from engine.scheduling.pass_scheduler import PassScheduler
@@ -62,10 +63,9 @@ class DecodeScheduler(PassScheduler):
         super().__init__(pool, order)
         self.batch = batch
         self._cache = PrefixCache(pool, block_size, identity, "decode")
-        self._chunk_tokens = chunk_tokens
         self._entries = DecodeEntries()
-        self._turn: frozenset[str] = frozenset()
         self._slots = BatchSlots(pool, self._cache, self._entries, batch)
+        self._lost = LostStreams(self._entries, self._slots, self._prompts, chunk_tokens)
         self._admission = DecodeAdmission(
             self._entries, self._slots, batching or Continuous(), max_waiting
         )
@@ -83,12 +83,12 @@ class DecodeScheduler(PassScheduler):
     @property
     def tokens_due(self) -> int:
         """Tokens of prompts and of preempted requests that wait or are being computed."""
-        return super().tokens_due + sum(one.sequence.remaining for one in self._lost())
+        return super().tokens_due + sum(one.sequence.remaining for one in self._lost.every())
 
     @property
     def batch_tokens_due(self) -> int:
         """The part of `tokens_due` that belongs to the batch lane."""
-        lost = (one.sequence.remaining for one in self._lost() if one.batch)
+        lost = (one.sequence.remaining for one in self._lost.every() if one.batch)
         return super().batch_tokens_due + sum(lost)
 
     @property
@@ -171,7 +171,9 @@ class DecodeScheduler(PassScheduler):
         for entry in self._slots.idle():
             # It may have been preempted since, so that an older request could grow.
             if entry.state is DecodeState.RUNNING and entry.sequence.remaining == 1:
-                spans += self._slots.span(entry, 1)
+                span = self._slots.span(entry, 1)
+                if span is not None:
+                    spans.append(span)
         return spans
 
     def is_followed(self, spans: list[Span], most_rows: int) -> bool:
@@ -179,35 +181,53 @@ class DecodeScheduler(PassScheduler):
 
         It has at most `most_rows`, and no prompt or lost stream waits for the end of this step.
         """
-        lost = self._entries.count(DecodeState.PREEMPTED)
-        if len(spans) > most_rows or lost or self._prompts.tokens_due:
+        if not all(span.sequence.may_follow for span in spans):
             return False
-        return all(span.sequence.may_follow for span in spans)
+        return len(spans) <= most_rows and self._is_decoding_alone
 
     def schedule_ahead(self, spans: list[Span], most_rows: int) -> list[Span]:
         """The next step, before the results of this step; empty where they must be awaited."""
-        followed = self.is_followed(spans, most_rows)
-        return self._slots.spans_ahead(spans, most_rows) if followed else []
+        return self._slots.spans_ahead(spans, most_rows) if self._is_decoding_alone else []
 
-    def schedule_chunk(self, now: float, most_tokens: int | None = None) -> list[Span]:
+    def schedule_chunk(
+        self, now: float, most_tokens: int | None = None, *, mixes: bool = False
+    ) -> list[Span]:
         """A pass beside the steps: first for preempted requests, then for prompts.
 
         With other passes under way, a pass that should overtake them; empty if there is none.
-        A pass has at most `most_tokens` of prompts.
+        A pass has at most `most_tokens` of prompts. Where the next step `mixes`, they wait for it.
         """
         self._admission.restart_preempted()
         if self.recomputing:
             return []
-        spans = self._recomputed_spans()
-        if not spans and not self._recomputed():
+        spans = self._lost.spans()
+        waits = mixes and self._may_mix
+        if not spans and not self._lost.in_passes() and not waits:
             spans = self._prompt_spans(now, most_tokens)
         self._prompts.begin(spans)
         return spans
 
+    def schedule_mixed(self, rows: list[Span], now: float, most_tokens: int) -> list[Span]:
+        """A pass of at most `most_tokens` of prompts, and behind them the rows of a step.
+
+        Empty where no prompt can be computed now, or a pass is under way. Streams that stand still
+        have passes of their own.
+        """
+        prompts = self._prompt_spans(now, most_tokens) if self._may_mix else []
+        if not prompts:
+            return []
+        spans = [*prompts, *rows]
+        self._prompts.begin(spans, len(rows))
+        return spans
+
+    @property
+    def _may_mix(self) -> bool:
+        return not (self._prompts.owners or self._lost.every())
+
     @property
     def recomputing(self) -> bool:
         """Whether the newest pass computes streams again; those of the batch lane do not count."""
-        return any(not entry.batch for entry in self._recomputed())
+        return any(not entry.batch for entry in self._lost.in_passes())
 
     def wanted(self, spans: list[Span]) -> bool:
         """Whether any request of a pass is still here."""
@@ -237,53 +257,17 @@ class DecodeScheduler(PassScheduler):
             return
         self.pool.release(owner)
 
+    @property
+    def _is_decoding_alone(self) -> bool:
+        """Whether no prompt and no lost stream waits for the end of a step."""
+        return not (self._entries.count(DecodeState.PREEMPTED) or self._prompts.tokens_due)
+
     def _end(self, spans: list[Span], *, computed: bool) -> None:
         self._slots.leave(spans)
         super()._end(spans, computed=computed)
 
     def _is_in_use(self, owner: str) -> bool:
         return owner in self._slots.in_use
-
-    def _recomputed_spans(self) -> list[Span]:
-        """Tokens of requests that were preempted; they were streaming already."""
-        budget = self._chunk_tokens
-        spans: list[Span] = []
-        for entry in self._by_turn():
-            count = min(entry.sequence.remaining, budget)
-            # It may have been preempted since, so that another request could grow.
-            if entry.state is DecodeState.RUNNING and count:
-                added = self._slots.span(entry, count)
-                budget -= count if added else 0
-                spans += added
-        return spans
-
-    def _recomputed(self) -> list[DecodeEntry]:
-        """The streams in passes."""
-        owners = self._prompts.owners & self._entries.keys()
-        entries = [self._entries[owner] for owner in owners]
-        return [entry for entry in entries if not entry.is_prompt]
-
-    def _lost(self) -> list[DecodeEntry]:
-        """The requests that are computed again, in passes or not."""
-        running = self._entries.in_state(DecodeState.RUNNING)
-        entries = self._entries.in_state(DecodeState.PREEMPTED) + running
-        return [one for one in entries if not one.is_prompt and one.sequence.remaining > 1]
-
-    def _by_turn(self) -> list[DecodeEntry]:
-        """The streams that stand still, in their order; begins a turn if the last is over."""
-        idle = [entry for entry in self._slots.idle() if not entry.is_prompt]
-        if self._recomputed():
-            idle = [entry for entry in idle if not entry.batch]
-        still = {one.sequence.owner: one for one in idle if one.sequence.remaining > 1}
-        self._turn = self._turn & still.keys() or frozenset(still)
-        return sorted(
-            still.values(),
-            key=lambda one: (
-                one.batch,
-                one.sequence.owner not in self._turn,
-                one.sequence.remaining,
-            ),
-        )
 
     def _prompt_spans(self, now: float, most_tokens: int | None) -> list[Span]:
         if not self._prompts.may_take:

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from decode_pool import metrics
 from decode_pool.batch_size import BatchSize
 from decode_pool.itl_budget import ItlBudget
 from decode_pool.recompute_share import RecomputeShare
 from decode_pool.shared_cores import StepInterval
+from decode_pool.step_pipeline import DecodeStep
+from decode_pool.step_tally import StepCount, StepTally
 from engine.types.urgency import Urgency
+
+if TYPE_CHECKING:
+    from decode_pool.job import DecodeJob
 
 
 class StepClock:
     """The times of the steps of one loop, in seconds (monotonic).
 
-    `step_s` is how long the last step took, 0 where none was before. `interval` is there on shared
-    cores alone.
+    `step_s` is how long the last step took, 0 where none was before. `tally` counts the steps.
+    `interval` is there on shared cores alone.
     """
 
     def __init__(
@@ -32,6 +39,7 @@ class StepClock:
         self._interval = interval
         self._ended_s: float | None = None
         self.step_s = 0.0
+        self.tally = StepTally()
 
     def wait_s(self, urgency: Urgency) -> float | None:
         """The time that the next step waits for other engines on shared cores; None: no wait."""
@@ -45,18 +53,31 @@ class StepClock:
         self.step_s, self._ended_s = 0.0, None
         self._itl.idle()
 
-    def stepped(self, launched_s: float, requests: int, *, disturbed: bool) -> None:
-        """Note the end of a step. One that was launched ahead began with the end of the last."""
-        now, before_s = time.monotonic(), self._ended_s
-        self.step_s = now - max(launched_s, before_s or launched_s)
-        self._ended_s = now
-        undisturbed_s = None
-        if self._interval is not None:
-            undisturbed_s = self._interval.stepped(self.step_s, disturbed=disturbed)
-        self._itl.stepped(self.step_s, undisturbed_s)
-        self._recompute.stepped(self.step_s)
-        self._batch.stepped(requests, self.step_s)
-        metrics.STEP_TIME.observe(self.step_s)
+    def ended(
+        self, step: DecodeStep, jobs: Mapping[str, DecodeJob], *, disturbed: bool
+    ) -> StepCount:
+        """Note the end of a step; returns the count of the steps before it.
+
+        A mixed pass counts as a usual step, because the rest of its time is the prompts'.
+        """
+        before_s, self._ended_s = self._ended_s, time.monotonic()
+        requests = len(step.rows)
         metrics.BATCH.observe(requests)
         if before_s is not None:
-            metrics.INTER_TOKEN_LATENCY.observe(now - before_s)
+            metrics.INTER_TOKEN_LATENCY.observe(self._ended_s - before_s)
+        # A step that was launched ahead began with the end of the last.
+        took_s = self._ended_s - max(step.began_s, before_s or step.began_s)
+        if step.prompts:
+            return self.tally.stepped(step.rows, jobs, self._itl.step_s or took_s)
+        self._stepped(took_s, requests, disturbed=disturbed)
+        return self.tally.stepped(step.rows, jobs, took_s)
+
+    def _stepped(self, step_s: float, requests: int, *, disturbed: bool) -> None:
+        self.step_s = step_s
+        undisturbed_s = None
+        if self._interval is not None:
+            undisturbed_s = self._interval.stepped(step_s, disturbed=disturbed)
+        self._itl.stepped(step_s, undisturbed_s)
+        self._recompute.stepped(step_s)
+        self._batch.stepped(requests, step_s)
+        metrics.STEP_TIME.observe(step_s)

@@ -19,11 +19,20 @@ from engine.types.sequence import Outcome, Span
 
 @dataclass(frozen=True, slots=True)
 class DecodeStep:
-    """A step under way, begun at `began_s`: launched, or computed at once."""
+    """A step under way, begun at `began_s`: launched, or computed at once.
+
+    The first `prompts` spans are of prompts. In such a mixed pass the streams' tokens ride along.
+    """
 
     spans: list[Span]
     began_s: float
     under_way: StepLaunch | Awaitable[list[Outcome]]
+    prompts: int = 0
+
+    @property
+    def rows(self) -> list[Span]:
+        """The spans of streams."""
+        return self.spans[self.prompts :] if self.prompts else self.spans
 
 
 class StepPipeline:
@@ -45,14 +54,22 @@ class StepPipeline:
         """Whether a step is under way whose results nobody awaits yet."""
         return self._ahead is not None
 
-    def next(self) -> DecodeStep | None:
-        """The step that was launched ahead, or else a new step; None if no request runs."""
+    def next(self, most_tokens: int = 0) -> DecodeStep | None:
+        """The step that was launched ahead, or else a new step; None if no request runs.
+
+        A new step takes up to `most_tokens` of prompts along.
+        """
         if self._ahead is not None:
             step, self._ahead = self._ahead, None
             return step
         spans = self._scheduler.schedule()
         if not spans:
             return None
+        if most_tokens:
+            mixed = self._scheduler.schedule_mixed(spans, self._clock(), most_tokens)
+            if mixed:
+                prompts = len(mixed) - len(spans)
+                return DecodeStep(mixed, self._clock(), self._worker.step(mixed), prompts)
         most_rows = self._worker.rows_ahead
         if most_rows and self._scheduler.is_followed(spans, most_rows):
             return self._launched(spans)

@@ -1,9 +1,10 @@
 """`make bench-host`: the host's work for a decode step, beside a device on paper.
 
 The device takes the same time for each step, so what it waits is the host's. The stages are those
-of the decode loop: *schedule* with *complete*, *fill* of the device's buffers, *take* and *read* of
-tokens. *Idle* is the time from the end of a step to the launch of the next one. *Pack* and *fill*
-of a batch with long contexts are measured alone, too.
+of the decode loop: *schedule*, *submit* to the engine's thread, *fill* of the device's buffers,
+*retire* with the results of a step, and *read*, which makes text of them and sends it. *Processor*
+is the time of all threads for a step. *Idle* is the time from the end of a step to the launch of
+the next one. *Pack* and *fill* of a batch with long contexts are measured alone, too.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -29,6 +30,7 @@ from decode_pool.itl_budget import ItlBudget
 from decode_pool.job import DecodeJob
 from decode_pool.loop import DecodeLoop
 from decode_pool.scheduler import DecodeScheduler
+from decode_pool.step_tally import StepCount
 from engine.config import ModelConfig
 from engine.kv.block_pool import BlockPool
 from engine.kv.cache import KvCache
@@ -37,25 +39,28 @@ from engine.model.cuda_graphs import StaticBatch
 from engine.model.packed_batch import pack
 from engine.model_description import describe
 from engine.runtime.engine_thread import EngineWorker
+from engine.runtime.step_launch import StepLaunch
 from engine.scheduling.prompt_order import PromptOrder
 from engine.text.completion import ChoiceText
 from engine.text.tokenizer import Tokenizer
 from engine.types.sampling_params import SamplingParams
-from engine.types.sequence import Sequence, Span
+from engine.types.sequence import Outcome, Sequence, Span
 
 STREAMS = (1, 8, 32, 64)
 BLOCK_SIZE, CHUNK = 16, 512
 LONG_ROWS, LONG_CONTEXT = 64, 8192
-STAGES = ("schedule", "fill", "complete", "take", "read")
+STAGES = ("schedule", "submit", "fill", "retire", "read")
+TEXT = "The host makes text of the tokens of a café's guests while the device computes more. "
 
 
 @dataclass(frozen=True, slots=True)
 class HostRow:
-    """One run: microseconds of a step by stage, and the device's idle time."""
+    """One run: microseconds of a step by stage, of all threads, and of the device's idle time."""
 
     streams: int
     ahead: bool
     stages: dict[str, float]
+    processor: float
     idle: float
     step: float
 
@@ -80,26 +85,40 @@ class TimedScheduler(DecodeScheduler):
         with self.clock.stage("schedule"):
             return super().schedule_ahead(spans, most_rows)
 
-    def complete(self, spans: list[Span]) -> list[Span]:
-        """See DecodeScheduler."""
-        with self.clock.stage("complete"):
-            return super().complete(spans)
 
-
-class TimedJob(DecodeJob):
-    """A job that times what it does with its tokens."""
+class TimedWorker(EngineWorker):
+    """A worker that times what it takes to give the engine's thread a step."""
 
     clock: StageClock
 
-    def take(self, token: object) -> None:
-        """See DecodeJob."""
-        with self.clock.stage("take"):
-            super().take(token)  # type: ignore[arg-type]
+    def step(self, spans: list[Span]) -> Awaitable[list[Outcome]]:
+        """See EngineWorker."""
+        with self.clock.stage("submit"):
+            return super().step(spans)
 
-    def read(self) -> None:
-        """See DecodeJob."""
+    def launch(self, spans: list[Span]) -> StepLaunch:
+        """See EngineWorker."""
+        with self.clock.stage("submit"):
+            return super().launch(spans)
+
+    def results(self, launch: StepLaunch) -> Awaitable[list[Outcome]]:
+        """See EngineWorker."""
+        with self.clock.stage("submit"):
+            return super().results(launch)
+
+
+class TimedLoop(DecodeLoop):
+    """A loop that times what it does with the results of steps."""
+
+    clock: StageClock
+
+    def _retire(self, spans: list[Span], results: list[Outcome], before: StepCount) -> None:
+        with self.clock.stage("retire"):
+            super()._retire(spans, results, before)
+
+    def _emit(self) -> None:
         with self.clock.stage("read"):
-            super().read()
+            super()._emit()
 
 
 class HostBench:
@@ -115,8 +134,8 @@ class HostBench:
         clock, prompt = StageClock(), 1024
         width = -(-(prompt + steps + 2) // BLOCK_SIZE)
         cache = paper_cache(streams * (width + 2))
-        token = self._tokenizer.encode(" a")[-1]
-        device = PaperDevice(cache, max(STREAMS), width, self._step_s, token, clock)
+        tokens = self._tokenizer.encode(TEXT)
+        device = PaperDevice(cache, max(STREAMS), width, self._step_s, tokens, clock)
         if not ahead:
             device.rows_ahead = 0
         scheduler = TimedScheduler(
@@ -128,25 +147,28 @@ class HostBench:
             chunk_tokens=CHUNK,
         )
         scheduler.clock = clock
-        worker = EngineWorker(device)
-        loop = DecodeLoop(scheduler, worker, 2 * streams, ItlBudget(1.0, None))
-        jobs = [self._job(f"{number}", prompt, steps, clock) for number in range(streams)]
+        worker = TimedWorker(device)
+        loop = TimedLoop(scheduler, worker, 2 * streams, ItlBudget(1.0, None))
+        worker.clock = loop.clock = clock
+        jobs = [self._job(f"{number}", prompt, steps) for number in range(streams)]
+        began_s = time.process_time()
         task = asyncio.create_task(loop.run())
         await asyncio.gather(*(_stream(loop, job) for job in jobs))
         await end([task])
         worker.close()
+        processor_s = time.process_time() - began_s
         made = max(1, len(device.idle_s))
-        stages = {name: clock.seconds[name] / made * 1e6 for name in STAGES}
+        stages = {name: clock.per_step(name, made) * 1e6 for name in STAGES}
         idle = median(device.idle_s[2:] or device.idle_s)
-        return HostRow(streams, ahead, stages, idle * 1e6, self._step_s * 1e6)
+        return HostRow(
+            streams, ahead, stages, processor_s / made * 1e6, idle * 1e6, self._step_s * 1e6
+        )
 
-    def _job(self, name: str, prompt: int, steps: int, clock: StageClock) -> TimedJob:
+    def _job(self, name: str, prompt: int, steps: int) -> DecodeJob:
         ids = [token % self._description.vocabulary for token in range(prompt)]
         sampling = SamplingParams(max_tokens=steps + 1, ignore_eos=True, seed=0)
         text = ChoiceText(self._tokenizer, ids, sampling, (), prompt + steps + 2)
-        job = TimedJob(Sequence(name, ids, prompt, sampling), text)
-        job.clock = clock
-        return job
+        return DecodeJob(Sequence(name, ids, prompt, sampling), text)
 
 
 async def _stream(loop: DecodeLoop, job: DecodeJob) -> None:
@@ -209,6 +231,9 @@ def as_series(
     for name in dict.fromkeys(row.name for row in rows):
         runs = [row for row in rows if row.name == name]
         figures[f"{name}: idle"] = figure([row.idle for row in runs], "us", "runs")
+        figures[f"{name}: processor"] = figure([row.processor for row in runs], "us", "runs")
+        stages = [sum(row.stages.values()) for row in runs]
+        figures[f"{name}: all stages"] = figure(stages, "us", "runs")
         for stage in STAGES:
             figures[f"{name}: {stage}"] = figure([one.stages[stage] for one in runs], "us", "runs")
     for name in ("pack", "fill"):

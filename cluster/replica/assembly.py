@@ -207,7 +207,8 @@ def _new_decode_loop(
 ) -> DecodeLoop:
     decode = config.decode
     budget = ItlBudget(decode.itl_budget_ms / 1000, limits.itl_factor)
-    return DecodeLoop(scheduler, worker, limits.max_batch + decode.max_waiting, budget)
+    most_jobs = limits.max_batch + decode.max_waiting
+    return DecodeLoop(scheduler, worker, most_jobs, budget, mixes=limits.mixed_passes)
 
 
 def _cache_identity(config: TandemConfig, engine: Engine) -> str | None:

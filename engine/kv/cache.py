@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+from engine.device import CudaMark, DeviceMark
 from engine.kv.layout import KvLayout
 from engine.kv.memory import MOVED_AS, TORCH_DTYPES, block_bytes, memory_for, stacks_in
 
@@ -136,6 +137,10 @@ class KvCache:
         """Wait until all work that this thread launched is done; on a CPU it always is."""
         if self.device.type == "cuda":
             torch.cuda.current_stream(self.device).synchronize()
+
+    def mark(self) -> DeviceMark:
+        """A mark behind all work that this thread launched, where work is launched."""
+        return CudaMark(self.device)
 
     @contextmanager
     def _copies(self) -> Iterator[None]:

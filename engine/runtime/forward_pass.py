@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Generator, Sequence
 
 import torch
@@ -13,6 +12,7 @@ from engine.grammar.masks import MaskMaker, PendingMasks
 from engine.kv.cache import KvCache
 from engine.model.packed_batch import pack
 from engine.model.runner import ForwardOutput, Runner
+from engine.runtime.slice_limit import DeviceLimit, HostLimit, SliceLimit
 from engine.sampling.sampler import Draw
 from engine.sampling.scorer import Scorer
 from engine.types.scores import Scores
@@ -27,8 +27,8 @@ class Pass:
     layers, in slices too.
 
     On a GPU kernels are launched and run by themselves. The end of each slice waits for them, so
-    that the KV is stored, and no kernel writes to the blocks of an abandoned pass. Before the end
-    of a slice no KV is known to be stored.
+    that no kernel writes to the blocks of an abandoned pass. Within a slice `layers_done` rises as
+    the device passes the marks of `engine/runtime/slice_limit.py`.
     """
 
     def __init__(
@@ -44,6 +44,7 @@ class Pass:
         self.spans = spans
         self.layers_done = self._layers_launched = 0
         self._launches = cache.launches
+        self._limit: SliceLimit = DeviceLimit(cache.mark) if cache.launches else HostLimit()
         self._runner = runner
         self._cache = cache
         self._cores = cores
@@ -71,13 +72,13 @@ class Pass:
         """Compute at least one layer, and more within `for_s`; None while the pass is incomplete.
 
         A slice that is cut ends sooner, a halted pass ends at once. On a GPU `for_s` is the time
-        to launch the kernels; the call then waits for them.
+        of the device, and a slice that is cut ends behind the few layers that were launched.
         """
-        until = None if for_s is None else time.monotonic() + for_s
+        self._limit.begin(for_s)
         if self._cores is not None:
             self._cores.enter(urgency_of(self.spans))
         try:
-            return self._advance(until)
+            return self._advance(for_s)
         finally:
             self._cut = False
             self._cache.synchronize()
@@ -85,7 +86,7 @@ class Pass:
             if self._cores is not None:
                 self._cores.leave()
 
-    def _advance(self, until: float | None) -> list[Outcome] | None:
+    def _advance(self, for_s: float | None) -> list[Outcome] | None:
         if self._under_way is None:
             self._masks = self._mask_maker.begin([s.sequence for s in self.spans if s.samples])
             replays = self._runner.replays
@@ -94,14 +95,14 @@ class Pass:
                 return [*self._sampled(range(len(self.spans)), logits)]
             self._under_way = self._work()
         while not self._unwanted:
-            began_s = time.monotonic()
             try:
                 next(self._under_way)
             except StopIteration as end:
                 results: list[Outcome] | None = end.value
                 return results
-            ended_s = time.monotonic()
-            if until is not None and (self._cut or ended_s + (ended_s - began_s) > until):
+            goes_on = self._limit.goes_on(self._layers_launched)
+            self.layers_done = self._limit.layers_done
+            if for_s is not None and (self._cut or not goes_on):
                 return None
             if self._cores is not None:
                 self._cores.adapt()

@@ -99,8 +99,13 @@ class PoolLoop(ABC, Generic[JobT]):
 
     def _collect(self, spans: list[Span], results: list[Outcome]) -> Outcomes:
         """The results of a step by owner. The blocks of each faulty owner are condemned."""
-        outcomes = {s.sequence.owner: collected(s, r) for s, r in zip(spans, results, strict=True)}
-        for owner, outcome in outcomes.items():
+        outcomes: Outcomes = {}
+        for span, result in zip(spans, results, strict=True):
+            owner = span.sequence.owner
+            if isinstance(result, SampledToken):
+                outcomes[owner] = result
+                continue
+            outcome = outcomes[owner] = collected(span, result)
             if isinstance(outcome, TandemError):
                 self._scheduler.pool.condemn(owner)
         return outcomes

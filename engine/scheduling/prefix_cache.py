@@ -18,13 +18,13 @@ class PrefixCache:
 
     def __init__(self, pool: BlockPool, block_size: int, identity: str | None, name: str) -> None:
         self._pool = pool
-        self._block_size = block_size
+        self.block_size = block_size
         self._identity = identity
         self._name = name
 
     def blocks_for(self, tokens: int) -> int:
         """The number of blocks that hold so many tokens."""
-        return -(-tokens // self._block_size)
+        return -(-tokens // self.block_size)
 
     def start(self, sequence: Sequence, headroom: int = 0) -> bool:
         """Give a sequence blocks for all of its tokens, leading with the cached blocks.
@@ -42,7 +42,7 @@ class PrefixCache:
         self._pool.share(sequence.owner, shared)
         sequence.blocks = [*shared, *self._pool.allocate(sequence.owner, missing)]
         sequence.named = len(shared)
-        sequence.computed = len(shared) * self._block_size
+        sequence.computed = len(shared) * self.block_size
         if sequence.cached_tokens is None:
             sequence.cached_tokens = sequence.computed
         metrics.PREFIX_LOOKUP_TOKENS.inc(tokens, pool=self._name)
@@ -66,7 +66,7 @@ class PrefixCache:
 
     def publish(self, sequence: Sequence) -> None:
         """Name the blocks that a running sequence has filled since the last call."""
-        full = sequence.computed // self._block_size
+        full = sequence.computed // self.block_size
         if full <= sequence.named or self._identity is None:
             return
         chain = self._chain(sequence, sequence.computed)
@@ -79,14 +79,14 @@ class PrefixCache:
             return []
         scoring = sequence.scoring
         needed = len(sequence.tokens) - 1 if scoring is None else scoring.first - 1
-        usable = needed // self._block_size
-        chain = self._chain(sequence, usable * self._block_size)
+        usable = needed // self.block_size
+        chain = self._chain(sequence, usable * self.block_size)
         return self._pool.match(chain.digests[:usable])
 
     def _chain(self, sequence: Sequence, tokens: int) -> Chain:
         """The sequence's chain, up to that many tokens or beyond."""
         if sequence.chain is None:
             assert self._identity is not None
-            sequence.chain = Chain(sequence.tenant, self._identity, self._block_size)
+            sequence.chain = Chain(sequence.tenant, self._identity, self.block_size)
         sequence.chain.follow(sequence.tokens, tokens)
         return sequence.chain

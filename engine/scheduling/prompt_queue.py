@@ -33,14 +33,15 @@ class QueuePosition:
 
 @dataclass(slots=True)
 class _Begun:
-    """A pass that was begun, and the seconds for which it was computed."""
+    """A pass that was begun, its spans of prompts, and the seconds for which it was computed."""
 
     spans: list[Span]
+    prompts: list[Span]
     seconds: float = 0.0
 
     @property
     def tokens(self) -> int:
-        return sum(span.count for span in self.spans)
+        return sum(span.count for span in self.prompts)
 
 
 class PromptQueue:
@@ -80,8 +81,8 @@ class PromptQueue:
 
     @property
     def owners(self) -> set[str]:
-        """The owners with a span in a pass."""
-        return {span.sequence.owner for begun in self._begun for span in begun.spans}
+        """The owners with a prompt's span in a pass."""
+        return {span.sequence.owner for begun in self._begun for span in begun.prompts}
 
     def add(self, sequence: Sequence, now: float) -> None:
         """Add a prompt. Its budget begins now."""
@@ -120,10 +121,13 @@ class PromptQueue:
             spans.append(Span(sequence, sequence.computed, count))
         return spans
 
-    def begin(self, spans: list[Span]) -> None:
-        """Begin a pass. The passes before it wait for it."""
+    def begin(self, spans: list[Span], riders: int = 0) -> None:
+        """Begin a pass. The passes before it wait for it.
+
+        The last `riders` of the spans are next tokens of streams, and no prompts.
+        """
         if spans:
-            self._begun.append(_Begun(spans))
+            self._begun.append(_Begun(spans, spans[: len(spans) - riders]))
 
     def advanced(self, spans: list[Span], seconds: float) -> None:
         """Note that a pass was computed for `seconds`, with the steps beside it."""
@@ -163,13 +167,17 @@ class PromptQueue:
             one.urgency = raised(one.urgency, newcomer.urgency)
 
     def _waiting(self) -> list[_QueuedPrompt]:
-        return [p for p in self._prompts.values() if not p.sequence.output_tokens]
+        """The prompts without output; the others are forgotten, as each step asks for these."""
+        begun = [owner for owner, one in self._prompts.items() if one.sequence.output_tokens]
+        for owner in begun:
+            del self._prompts[owner]
+        return [*self._prompts.values()]
 
     def _under_way(self) -> UnderWay | None:
         if not self._begun:
             return None
         last = self._begun[-1]
-        return UnderWay(self.owners, last.spans[0].sequence.lane, last.tokens)
+        return UnderWay(self.owners, last.prompts[0].sequence.lane, last.tokens)
 
     def _pending(self, without: Collection[str]) -> list[PendingPrompt]:
         computed = self._computed_under_way()
@@ -195,6 +203,6 @@ class PromptQueue:
         for begun in self._begun:
             pass_s = self.order.cost.seconds(begun.tokens)
             part = begun.seconds / pass_s if pass_s else 0.0
-            for span in begun.spans:
+            for span in begun.prompts:
                 found[span.sequence.owner] = min(span.count - 1, int(span.count * part))
         return found

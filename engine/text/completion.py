@@ -7,7 +7,7 @@ decode replica can go on after tokens that another replica sampled.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from engine.errors import Internal
 from engine.text.detokenizer import Detokenizer
@@ -18,8 +18,7 @@ from engine.types.sampling_params import SamplingParams
 from engine.types.sequence import FinishReason
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(NamedTuple):
     """The text that became readable with one token; the last piece has a `finish_reason`."""
 
     text: str

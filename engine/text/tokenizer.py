@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from engine.errors import InvalidRequest, UnsupportedModel
 from engine.text.control_tokens import ControlTokens, check_unicode
 from engine.text.token_names import bytes_of_piece, name_of_bytes
+from engine.text.token_pieces import TokenPieces, decoder_of, goes_by_token
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -64,6 +65,8 @@ class Tokenizer:
         self._special = frozenset(token for token, entry in added.items() if entry.special)
         self._bytes = self._fallback_bytes()
         self._controls = ControlTokens(self._backend, _template_source(fast))
+        by_token = goes_by_token(decoder_of(self._backend))
+        self._pieces = TokenPieces(self.decode, range(self.vocabulary) if by_token else ())
 
     @classmethod
     def load(cls, path: str) -> Tokenizer:
@@ -192,6 +195,13 @@ class Tokenizer:
         """The bytes of a token that is made of bytes; nothing for another."""
         piece = self._backend.id_to_token(token) or ""
         return bytes_of_piece(piece, single=self.is_byte(token)) or b""
+
+    def piece(self, token: int) -> str | None:
+        """What this token adds to a text that ends with a whole token, whatever that text is.
+
+        None where this is not known: `decode` has to see the tokens before it, too.
+        """
+        return None if token in self._bytes else self._pieces.of(token)
 
     def is_silent(self, token: int) -> bool:
         """Whether `decode` ignores this token: special, or unknown to the tokenizer."""

@@ -97,7 +97,8 @@ class Sequence:
         return self.matcher is None
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen: each step makes a span for each stream, and a frozen one takes three times as long.
+@dataclass(slots=True)
 class Span:
     """Consecutive tokens of a sequence to compute in one step: `count` from `start` on.
 

@@ -87,7 +87,9 @@ class PaperEngine:
 
 
 @asynccontextmanager
-async def running(monkeypatch, factor, budget_s=0.06, engine=None, batching=None, blocks=10_000):
+async def running(
+    monkeypatch, factor, budget_s=0.06, engine=None, batching=None, blocks=10_000, mixes=False
+):
     """Over an engine on paper, whose time is the loop's, unless another is given."""
     engine = engine or PaperEngine()
     if isinstance(engine, PaperEngine):
@@ -103,7 +105,7 @@ async def running(monkeypatch, factor, budget_s=0.06, engine=None, batching=None
         batching=batching,
     )
     worker = EngineWorker(engine)
-    subject = DecodeLoop(scheduler, worker, 100, ItlBudget(budget_s, factor))
+    subject = DecodeLoop(scheduler, worker, 100, ItlBudget(budget_s, factor), mixes=mixes)
     task = asyncio.create_task(subject.run())
     yield subject, engine
     if isinstance(engine, PausedEngine):

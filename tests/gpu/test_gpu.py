@@ -154,3 +154,23 @@ def test_blocks_survive_gather_and_scatter(staging):
     target.scatter([1, 2, 3], 0, 2, buffer)
     for mine, theirs in zip(source.layers, target.layers, strict=True):
         assert torch.equal(mine[:, [5, 0, 7]], theirs[:, [1, 2, 3]])
+
+
+def test_a_pass_in_slices_of_device_time_gives_the_token_of_a_whole_pass(tmp_path):
+    """UNVERIFIED: written without a device. Layers are known to be stored before the pass ends."""
+    tiny.make(tmp_path, num_hidden_layers=12)
+    config = ModelConfig(path=str(tmp_path), dtype="float32")
+    engine = Engine.load(describe(config), KvConfig(blocks=200), config, most_tokens=1)
+    greedy = SamplingParams(temperature=0.0, max_tokens=2)
+    tokens = [(7 * place) % 250 for place in range(1500)]
+    found = []
+    for number, for_s in enumerate((None, 1e-4, 0.0)):
+        one = Sequence(f"{number}", list(tokens), len(tokens), greedy)
+        one.blocks = list(range(94))
+        run, known = engine.begin([Span(one, 0, len(tokens))]), []
+        while (results := run.advance(for_s)) is None:
+            known.append(run.layers_done)
+        assert known == sorted(set(known))
+        assert for_s is None or known
+        found.append(results[0].token)
+    assert len(set(found)) == 1

@@ -16,6 +16,7 @@ from engine.types.sampling_params import SamplingParams
 from engine.types.sequence import Sequence, Span
 from engine.types.urgency import Urgency
 from tests.engine.families import SERVED, save
+from tests.paper_marks import LaunchingDevice
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=8)
 
@@ -108,17 +109,19 @@ def test_a_slice_that_is_cut_ends_with_its_layer_and_the_pass_goes_on(folder):
     assert run.advance(1000.0) is not None
 
 
-def test_where_kernels_run_on_their_own_nothing_is_stored_before_a_slice_ends(folder, monkeypatch):
-    """As on a GPU: what is launched is waited for, and only then known."""
+def test_where_kernels_run_on_their_own_a_slice_ends_when_they_have(folder, monkeypatch):
+    """As on a GPU: what has passed a mark is known, and the rest once the slice has ended."""
     engine = load(folder, dtype="float32")
+    device = LaunchingDevice()
     monkeypatch.setattr(KvCache, "launches", True)
+    monkeypatch.setattr(KvCache, "mark", lambda cache: device.mark())
     stored, waited = [], []
     run = engine.begin([Span(sequence("a", 30, range(2)), 0, 30)], lambda: stored.append(True))
     monkeypatch.setattr(KvCache, "synchronize", lambda cache: waited.append(run.layers_done))
     assert run.advance(0.0) is None
-    assert (run.layers_done, waited) == (1, [0])
+    assert (run.layers_done, waited) == (1, [1])
     assert run.advance() is not None
-    assert waited == [0, 1]
+    assert waited == [1, 1]
     assert run.layers_done == len(engine.cache.layers)
     assert not stored
 
