@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from protos import calls_pb2 as protos_dot_calls__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14protos/replica.proto\x12\x12tandem.internal.v1\x1a\x12protos/calls.proto\"\x87\x01\n\x0e\x43ontrolRequest\x12\x38\n\ttake_role\x18\x01 \x01(\x0b\x32#.tandem.internal.v1.TakeRoleRequestH\x00\x12\x30\n\x05purge\x18\x02 \x01(\x0b\x32\x1f.tandem.internal.v1.PurgeTenantH\x00\x42\t\n\x07\x63ommand\"\xb8\x01\n\rControlAnswer\x12\x39\n\ttook_role\x18\x01 \x01(\x0b\x32$.tandem.internal.v1.TakeRoleResponseH\x00\x12\x32\n\x06purged\x18\x02 \x01(\x0b\x32 .tandem.internal.v1.PurgedBlocksH\x00\x12.\n\x07\x66\x61ilure\x18\x0f \x01(\x0b\x32\x1b.tandem.internal.v1.FailureH\x00\x42\x08\n\x06\x61nswer\"\x1f\n\x0fTakeRoleRequest\x12\x0c\n\x04role\x18\x01 \x01(\t\"\"\n\x10TakeRoleResponse\x12\x0e\n\x06\x62\x65\x66ore\x18\x01 \x01(\t\"\x1d\n\x0bPurgeTenant\x12\x0e\n\x06tenant\x18\x01 \x01(\t\"\x1e\n\x0cPurgedBlocks\x12\x0e\n\x06\x62locks\x18\x01 \x01(\rb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14protos/replica.proto\x12\x12tandem.internal.v1\x1a\x12protos/calls.proto\"\xb6\x01\n\x0e\x43ontrolRequest\x12\x38\n\ttake_role\x18\x01 \x01(\x0b\x32#.tandem.internal.v1.TakeRoleRequestH\x00\x12\x30\n\x05purge\x18\x02 \x01(\x0b\x32\x1f.tandem.internal.v1.PurgeTenantH\x00\x12-\n\x03\x65nd\x18\x03 \x01(\x0b\x32\x1e.tandem.internal.v1.EndProcessH\x00\x42\t\n\x07\x63ommand\"\xe6\x01\n\rControlAnswer\x12\x39\n\ttook_role\x18\x01 \x01(\x0b\x32$.tandem.internal.v1.TakeRoleResponseH\x00\x12\x32\n\x06purged\x18\x02 \x01(\x0b\x32 .tandem.internal.v1.PurgedBlocksH\x00\x12,\n\x06\x65nding\x18\x03 \x01(\x0b\x32\x1a.tandem.internal.v1.EndingH\x00\x12.\n\x07\x66\x61ilure\x18\x0f \x01(\x0b\x32\x1b.tandem.internal.v1.FailureH\x00\x42\x08\n\x06\x61nswer\"\x1f\n\x0fTakeRoleRequest\x12\x0c\n\x04role\x18\x01 \x01(\t\"\"\n\x10TakeRoleResponse\x12\x0e\n\x06\x62\x65\x66ore\x18\x01 \x01(\t\"\x1d\n\x0bPurgeTenant\x12\x0e\n\x06tenant\x18\x01 \x01(\t\"\x1e\n\x0cPurgedBlocks\x12\x0e\n\x06\x62locks\x18\x01 \x01(\r\".\n\nEndProcess\x12\x0f\n\x07replica\x18\x01 \x01(\t\x12\x0f\n\x07\x61t_once\x18\x02 \x01(\x08\"\x08\n\x06\x45ndingb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,15 +33,19 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'protos.replica_pb2', _globa
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_CONTROLREQUEST']._serialized_start=65
-  _globals['_CONTROLREQUEST']._serialized_end=200
-  _globals['_CONTROLANSWER']._serialized_start=203
-  _globals['_CONTROLANSWER']._serialized_end=387
-  _globals['_TAKEROLEREQUEST']._serialized_start=389
-  _globals['_TAKEROLEREQUEST']._serialized_end=420
-  _globals['_TAKEROLERESPONSE']._serialized_start=422
-  _globals['_TAKEROLERESPONSE']._serialized_end=456
-  _globals['_PURGETENANT']._serialized_start=458
-  _globals['_PURGETENANT']._serialized_end=487
-  _globals['_PURGEDBLOCKS']._serialized_start=489
-  _globals['_PURGEDBLOCKS']._serialized_end=519
+  _globals['_CONTROLREQUEST']._serialized_end=247
+  _globals['_CONTROLANSWER']._serialized_start=250
+  _globals['_CONTROLANSWER']._serialized_end=480
+  _globals['_TAKEROLEREQUEST']._serialized_start=482
+  _globals['_TAKEROLEREQUEST']._serialized_end=513
+  _globals['_TAKEROLERESPONSE']._serialized_start=515
+  _globals['_TAKEROLERESPONSE']._serialized_end=549
+  _globals['_PURGETENANT']._serialized_start=551
+  _globals['_PURGETENANT']._serialized_end=580
+  _globals['_PURGEDBLOCKS']._serialized_start=582
+  _globals['_PURGEDBLOCKS']._serialized_end=612
+  _globals['_ENDPROCESS']._serialized_start=614
+  _globals['_ENDPROCESS']._serialized_end=660
+  _globals['_ENDING']._serialized_start=662
+  _globals['_ENDING']._serialized_end=670
 # @@protoc_insertion_point(module_scope)

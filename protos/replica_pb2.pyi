@@ -7,22 +7,26 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class ControlRequest(_message.Message):
-    __slots__ = ("take_role", "purge")
+    __slots__ = ("take_role", "purge", "end")
     TAKE_ROLE_FIELD_NUMBER: _ClassVar[int]
     PURGE_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
     take_role: TakeRoleRequest
     purge: PurgeTenant
-    def __init__(self, take_role: _Optional[_Union[TakeRoleRequest, _Mapping]] = ..., purge: _Optional[_Union[PurgeTenant, _Mapping]] = ...) -> None: ...
+    end: EndProcess
+    def __init__(self, take_role: _Optional[_Union[TakeRoleRequest, _Mapping]] = ..., purge: _Optional[_Union[PurgeTenant, _Mapping]] = ..., end: _Optional[_Union[EndProcess, _Mapping]] = ...) -> None: ...
 
 class ControlAnswer(_message.Message):
-    __slots__ = ("took_role", "purged", "failure")
+    __slots__ = ("took_role", "purged", "ending", "failure")
     TOOK_ROLE_FIELD_NUMBER: _ClassVar[int]
     PURGED_FIELD_NUMBER: _ClassVar[int]
+    ENDING_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
     took_role: TakeRoleResponse
     purged: PurgedBlocks
+    ending: Ending
     failure: _calls_pb2.Failure
-    def __init__(self, took_role: _Optional[_Union[TakeRoleResponse, _Mapping]] = ..., purged: _Optional[_Union[PurgedBlocks, _Mapping]] = ..., failure: _Optional[_Union[_calls_pb2.Failure, _Mapping]] = ...) -> None: ...
+    def __init__(self, took_role: _Optional[_Union[TakeRoleResponse, _Mapping]] = ..., purged: _Optional[_Union[PurgedBlocks, _Mapping]] = ..., ending: _Optional[_Union[Ending, _Mapping]] = ..., failure: _Optional[_Union[_calls_pb2.Failure, _Mapping]] = ...) -> None: ...
 
 class TakeRoleRequest(_message.Message):
     __slots__ = ("role",)
@@ -47,3 +51,15 @@ class PurgedBlocks(_message.Message):
     BLOCKS_FIELD_NUMBER: _ClassVar[int]
     blocks: int
     def __init__(self, blocks: _Optional[int] = ...) -> None: ...
+
+class EndProcess(_message.Message):
+    __slots__ = ("replica", "at_once")
+    REPLICA_FIELD_NUMBER: _ClassVar[int]
+    AT_ONCE_FIELD_NUMBER: _ClassVar[int]
+    replica: str
+    at_once: bool
+    def __init__(self, replica: _Optional[str] = ..., at_once: bool = ...) -> None: ...
+
+class Ending(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...

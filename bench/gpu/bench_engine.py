@@ -66,7 +66,10 @@ def operations(model: Decoder, device: torch.device) -> OpByOp:
     """The operations that a replica would use on that device."""
     interpreted = os.environ.get("TRITON_INTERPRET") == "1"
     if device.type == "cuda" or (interpreted and importlib.util.find_spec("triton") is not None):
-        return TritonOps(model)
+        ops = TritonOps(model)
+        if device.type == "cuda":
+            ops.choose_kernels()
+        return ops
     return TorchOps(model)
 
 

@@ -71,6 +71,12 @@ def run(device: torch.device, dry: bool) -> dict[str, list[Row]]:
         return {"products of few rows": rows, "chain of a layer": list(_chains(setup))}
 
 
+def rows(device: torch.device, dry: bool) -> Iterator[Row]:
+    """The same rows one after the other, each with the name of its part."""
+    for part, found in run(device, dry).items():
+        yield from ({"part": part} | row for row in found)
+
+
 def _shapes(scale: GpuScale) -> dict[str, tuple[int, int]]:
     """Outputs and inputs of a layer's products."""
     heads = (scale.heads + 2 * scale.kv_heads) * scale.size

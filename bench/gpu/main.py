@@ -24,6 +24,7 @@ from pathlib import Path
 
 import torch
 
+from bench.gpu import few_rows
 from bench.gpu import kernels as gpu_kernels
 from bench.gpu.bench_engine import bench_engine, operations
 from bench.gpu.clock import GpuReport, bandwidth, describe, matrix_rate, timed, timed_on_host
@@ -51,6 +52,7 @@ SECTIONS = (
     Section("burst", pool_burst.run, 50.0),
     Section("channels", process_pair.run, 130.0),
     Section("memory", device_memory.run, 30.0),
+    Section("products", few_rows.rows, 20.0),
 )
 _RAW = Path(".bench") / "gpu.json"
 _TESTS = (

@@ -20,8 +20,3 @@ def aligned(rows: Sequence[Row], text_columns: int) -> list[str]:
         ).rstrip()
         for row in rows
     ]
-
-
-def plain(value: object) -> str:
-    """A value from outside as one line for a terminal."""
-    return "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in str(value))

@@ -10,7 +10,8 @@ import time
 from typing import Any
 
 from cluster.api.limits import LISTED_ROWS, MAX_LISTED_ROWS
-from cluster.cli.columns import aligned, plain
+from cluster.cli.columns import aligned
+from cluster.console.waterfall import plain
 
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _TIMES = ("queue_s", "prefill_s", "first_flush_s", "ttft_s", "gap_p95_s", "ttlt_s")
@@ -54,7 +55,7 @@ def list_requests(options: argparse.Namespace) -> int:
 
 def explain(options: argparse.Namespace) -> int:
     """Print where the time of one request went; NotFound if no router has such a row."""
-    from cluster.cli.waterfall import explained
+    from cluster.console.waterfall import explained
     from engine.errors import NotFound
 
     rows = _fetch(options, request_id=options.request)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cluster.cli.columns import plain
+from cluster.console.waterfall import plain
 from protos import router_pb2
 
 _SLOWEST = 8

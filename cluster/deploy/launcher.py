@@ -249,6 +249,7 @@ class Launcher:
         scheme = "http" if self._config.tls.front_ends is None else "https"
         say(f"\n  gRPC           {self._own_router}")
         say(f"  HTTP           {scheme}://{self.http_address}/v1")
+        say(f"  Console        {scheme}://{self.http_address}/console")
         if self._local:
             dashboard = reachable(ray.dashboard_host, ray.dashboard_port)
             ray_command = Path(sys.executable).with_name("ray")

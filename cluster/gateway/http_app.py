@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route, WebSocketRoute
+from starlette.routing import BaseRoute, Route, WebSocketRoute
 
 from cluster.api import Generator
 from cluster.api.event_streams import unless
@@ -64,10 +64,13 @@ def create_app(
     keys: ApiKeys | None = None,
     arrived: Callable[[], float] = time.monotonic,
     rules: BrowserRules | None = None,
+    more_routes: Sequence[BaseRoute] = (),
 ) -> Starlette:
     """The app over `generator`; `metrics` gives the body and the content type of `/metrics`.
 
     `rules` say which pages may call; without them, pages of this server by its usual names.
+
+    `more_routes` are served beside those of the API.
 
     `arrived` says when a request that is read now came to the socket (monotonic).
     Its `state.drain` ends the WebSockets, each when its generations have ended. Its
@@ -106,6 +109,7 @@ def create_app(
             Route("/health", answering(gateway.healthz)),
             Route("/healthz", answering(gateway.healthz)),
             Route("/metrics", answering(gateway.metrics)),
+            *more_routes,
         ],
         exception_handlers={HTTPException: raised},
         middleware=[Middleware(BrowserGuard, rules or BrowserRules.of(), keys is None, refusals)],

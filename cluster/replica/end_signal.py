@@ -1,4 +1,6 @@
-"""SIGTERM to a process of Ray Serve: the process goes on, until Serve has it replaced and drained.
+"""The end of a process of Ray Serve, by SIGTERM or by a request.
+
+After SIGTERM the process goes on, until Serve has it replaced and drained.
 
 Serve replaces a replica that is unwell: it starts another one, and lets this one drain. So after
 SIGTERM the health check fails.
@@ -6,12 +8,22 @@ SIGTERM the health check fails.
 
 from __future__ import annotations
 
+import asyncio
 import faulthandler
 import os
 import signal
 from contextlib import suppress
 
 from engine.errors import Unavailable
+
+# The time in which the answer to a request to end leaves the process.
+_ANSWER_S = 0.2
+
+
+def end_this_process(at_once: bool) -> None:
+    """End this process soon: at once as by kill -9, or after its work as by SIGTERM."""
+    number = signal.SIGKILL if at_once else signal.SIGTERM
+    asyncio.get_running_loop().call_later(_ANSWER_S, os.kill, os.getpid(), number)
 
 
 class EndSignal:

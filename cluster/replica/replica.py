@@ -20,6 +20,7 @@ from cluster.discovery.heartbeat import LeaseHeartbeat, join_directory
 from cluster.discovery.redis_directory import Directory
 from cluster.discovery.version_handover import sent_to_sleep, stay_while_needed, wait_for_version
 from cluster.replica.assembly import LoadedModel, ReplicaParts, assemble
+from cluster.replica.end_signal import end_this_process
 from cluster.replica.link_opening import open_links_ahead
 from cluster.replica.prefix_warmup import warm
 from cluster.replica.servers import ReplicaServers
@@ -29,7 +30,7 @@ from cluster.rpc.load_reports_server import LoadReporter
 from cluster.rpc.membership import Membership
 from cluster.rpc.role_control import ControlServer
 from decode_pool.job import DecodeJob
-from engine.errors import Internal
+from engine.errors import Internal, InvalidRequest, shown
 from engine.kv.prefix_digest import digest_of
 from engine.startup_timer import StartupTimer
 from engine.types.sequence import Sequence
@@ -189,6 +190,12 @@ class Replica:
                     await asyncio.sleep(_DRAIN_POLL_S)
         await self.servers.stop()
 
+    def end_process(self, replica: str, at_once: bool) -> None:
+        """End this process soon; InvalidRequest where another replica is meant."""
+        if replica != self.id:
+            raise InvalidRequest(f"this is {self.id}, and not {shown(replica)}", field="replica")
+        end_this_process(at_once)
+
     async def stop(self) -> None:
         """End everything that this replica started. Idempotent."""
         await self.drain(0)
@@ -201,7 +208,8 @@ class Replica:
         """Answer routers and register; then compute the prefixes to be cached, beside requests."""
         prefill = self.parts.prefill.loop
         reporter = LoadReporter(self._status.state, prefill.wakeup, prefill.pass_ends)
-        control, sender = ControlServer(self.take_role, self.purge), self.parts.prefill.sender
+        control = ControlServer(self.take_role, self.purge, self.end_process)
+        sender = self.parts.prefill.sender
         await self.servers.start(control, reporter, sender)
         await join_directory(self.heartbeat.directory, self.heartbeat.record)
         self.heartbeat.start()

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 # From monotonic time to seconds since the epoch; one value, so that rows can be compared.
-_EPOCH_S = time.time() - time.monotonic()
+EPOCH_S = time.time() - time.monotonic()
 # Bound: tokens of a prompt and of an answer in a row.
 _SHOWN_TOKENS = 1024
 
@@ -175,7 +175,7 @@ def _row(
         account.tenant,
         account.labels["lane"],
         route.arm,
-        received_at=account.began_s + _EPOCH_S,
+        received_at=account.began_s + EPOCH_S,
         total_s=total_s,
         waited_for=wait.reason,
         queued_before=wait.queued_before,

@@ -5,19 +5,18 @@ from __future__ import annotations
 import asyncio
 from typing import Self
 
-from cluster.config.router import RouterConfig
-from cluster.config.tls import CertificateConfig
+from cluster.console.app import Console
 from cluster.gateway import grpc_server, http_app, uvicorn_server
 from cluster.gateway.arrival_probes import SocketArrivals
 from cluster.gateway.browser_access import BrowserRules
 from cluster.gateway.connections.limits import ConnectionLimits, most_connections
 from cluster.gateway.grpc_server import GrpcServer
 from cluster.gateway.uvicorn_server import HttpServer, HttpTls
-from cluster.router.admin_service import SERVICE, AdminServicer
+from cluster.router.admin_service import SERVICE
+from cluster.router.console.access import OperatorAccess
 from cluster.router.router import Router
 from cluster.sockets import reachable
 from cluster.telemetry.backends import CONTENT_TYPE, PrometheusBackend
-from cluster.tenants.api_keys import ApiKeys
 from protos.wire.tls import front_end_tls
 
 # The time in which the front ends write their last answers.
@@ -33,6 +32,7 @@ class FrontEnds:
         http: HttpServer,
         arrivals: SocketArrivals,
         router: Router,
+        console: Console,
         grpc_address: str,
         http_address: str,
     ) -> None:
@@ -42,22 +42,21 @@ class FrontEnds:
         self._http = http
         self._arrivals = arrivals
         self._router = router
+        self._console = console
 
     @classmethod
     async def open(
         cls,
-        config: RouterConfig,
-        router: Router,
-        admin: AdminServicer,
+        access: OperatorAccess,
         metrics: PrometheusBackend,
-        keys: ApiKeys | None,
         node: str | None,
-        certificate: CertificateConfig | None = None,
     ) -> Self:
         """Listen on both ports; raises ConfigError. `node` is this host's address for others.
 
         With a certificate both front ends speak TLS alone.
         """
+        config, router, keys = access.config.router, access.router, access.keys
+        certificate, admin, console = access.config.tls.front_ends, access.admin(), access.console()
         tls = None if certificate is None else front_end_tls(certificate.identity)
         grpc = await grpc_server.start(
             router,
@@ -77,6 +76,7 @@ class FrontEnds:
             keys=keys,
             arrived=arrivals.probe.arrived,
             rules=BrowserRules.of(config.hosts, config.origins, config.host),
+            more_routes=console.routes(),
         )
         http = await uvicorn_server.start(
             app,
@@ -90,7 +90,7 @@ class FrontEnds:
             limits=ConnectionLimits(connections=most_connections(config.max_requests)),
         )
         addresses = (reachable(config.host, server.port, node) for server in (grpc, http))
-        return cls(grpc, http, arrivals, router, *addresses)
+        return cls(grpc, http, arrivals, router, console, *addresses)
 
     async def close(self, grace_s: float) -> None:
         """Take no new requests, and let running requests end within `grace_s`.
@@ -99,6 +99,7 @@ class FrontEnds:
         its client comes back to another router.
         """
         await self._arrivals.stop()
+        await self._console.close()
         if grace_s < _LAST_ANSWERS_S and self._router.end_plain():
             grace_s = _LAST_ANSWERS_S
         ending = asyncio.get_running_loop().call_later(

@@ -52,7 +52,7 @@ _LEAST_RETRY_S = 1.0
 class Router:
     """Serves requests from the pools. Implements `cluster.api.requests.Generator`.
 
-    `silent` is to be told of each tick of the load reports.
+    `silent` is to be told of each tick of the load reports. `in_flight` has what runs here.
     """
 
     def __init__(
@@ -86,10 +86,10 @@ class Router:
             self._admission,
             self._failover,
         )
-        self._running = RunningRequests(config.max_requests)
-        self._tasks = tasks = RequestTasks(accounting, self._running)
+        self.in_flight = RunningRequests(config.max_requests)
+        self._tasks = tasks = RequestTasks(accounting, self.in_flight)
         rest = RestRunner(
-            self._running, tasks, accounting, self._phases, self._counts_for, self._check_open
+            self.in_flight, tasks, accounting, self._phases, self._counts_for, self._check_open
         )
         self._resumable = None if journal is None else ResumableStreams(journal, rest)
         self._closes_s: float | None = None
@@ -103,7 +103,7 @@ class Router:
     @property
     def running(self) -> int:
         """Requests in this router now."""
-        return len(self._running)
+        return len(self.in_flight)
 
     def load(self) -> ReplicaLoad:
         """The load of this router, and the unserved demand of the pools."""
@@ -148,11 +148,11 @@ class Router:
 
     def end_plain(self) -> int:
         """As `RunningRequests.end_plain`."""
-        return self._running.end_plain()
+        return self.in_flight.end_plain()
 
     async def cancel(self, request_id: str, tenant: str) -> bool:
         """End a tenant's request wherever it is; False where it has none under that id."""
-        running = self._running.find(self._counts_for(tenant), request_id)
+        running = self.in_flight.find(self._counts_for(tenant), request_id)
         if running is None or running.task is None:
             return False
         running.cancel(Cancelled("the request was cancelled"))
@@ -213,7 +213,7 @@ class Router:
 
     def show(self) -> None:
         """Set the gauges to their present values."""
-        metrics.RUNNING.set(len(self._running))
+        metrics.RUNNING.set(len(self.in_flight))
         self._admission.show()
 
     def members_changed(self) -> None:
@@ -231,8 +231,8 @@ class Router:
         """End every request and close the streams. Other routers may go on with resumable ones."""
         if self._resumable is not None:
             await self._resumable.leave()
-        self._running.end_plain()
-        self._running.lose()
+        self.in_flight.end_plain()
+        self.in_flight.lose()
         await self._tasks.close()
         await self._streams.close()
         await self._preprocessor.grammars.close()
@@ -269,9 +269,9 @@ class Router:
         endpoint = self._preprocessor.configured(request)
         batch = endpoint is not None and endpoint.lane == "batch"
         if request.resumable:
-            self._running.replace_unknown(account.tenant, account.request_id)
+            self.in_flight.replace_unknown(account.tenant, account.request_id)
         try:
-            running = self._running.add(account, request.n, batch=batch)
+            running = self.in_flight.add(account, request.n, batch=batch)
         except Overloaded:
             metrics.REFUSED.inc(reason="router_full", **account.labels)
             raise

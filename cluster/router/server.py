@@ -25,8 +25,8 @@ from cluster.discovery.redis_directory import Directory
 from cluster.discovery.version_handover import elsewhere
 from cluster.replica_record import Change, ReplicaLoad, ReplicaRecord, ReplicaRole
 from cluster.router import assembly
-from cluster.router.admin_service import AdminServicer
 from cluster.router.assembly import ServedModel
+from cluster.router.console.access import OperatorAccess
 from cluster.router.front_ends import FrontEnds
 from cluster.router.peer_exchange import PeerExchange
 from cluster.router.router import Router
@@ -214,27 +214,20 @@ class RouterServer:
             await asyncio.sleep(_POOLS_POLL_S)
 
     async def _open_front_ends(self) -> None:
-        config = self._config
-        admin = AdminServicer(
+        access = OperatorAccess(
+            self.id,
+            self._config,
+            self.router,
             self.pools,
             self._directory,
-            config,
-            self._operators,
             self._membership,
-            self._exchange.canaries,
-            self._latest,
-            self.router.forget_streams,
+            self._exchange,
             self.requests.store,
-        )
-        front_ends = await FrontEnds.open(
-            config.router,
-            self.router,
-            admin,
-            self._metrics,
             self._keys,
-            self._node,
-            config.tls.front_ends,
+            self._operators,
+            self._latest,
         )
+        front_ends = await FrontEnds.open(access, self._metrics, self._node)
         self.grpc_address, self.http_address = front_ends.grpc_address, front_ends.http_address
         self._front_ends = front_ends
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from cluster.admission.assignment import Assignment, FirstTokenTiming
 from cluster.api import ChoiceSummary, Progress, Scored, Tokens
 from cluster.parsing.answer_parser import AnswerReader
+from cluster.placement.types import Pair
 from cluster.router.rows.choice_row import choice_row
 from cluster.router.rows.stage_times import StageTimes
 from cluster.telemetry import router_metrics as metrics
@@ -47,6 +48,16 @@ class StreamMetrics:
         self._gaps: StreamGaps | None = None
         self._ttfmt_s: float | None = None
         self.times = times
+
+    @property
+    def count(self) -> int:
+        """The tokens that were passed on."""
+        return self._count
+
+    @property
+    def pair(self) -> Pair:
+        """The present replicas of the choice."""
+        return self._assignment.plan.pair
 
     def take(self, event: Scored | Tokens | Progress) -> None:
         """Pass on an event of the choice."""

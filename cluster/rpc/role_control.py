@@ -1,4 +1,4 @@
-"""Requests to a running replica: changes of its role, and purges of a tenant's cached blocks."""
+"""Requests to a running replica: changes of its role, purges of cached blocks, and its end."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from engine.errors import Internal, InvalidRequest, NotFound, TandemError, Unava
 from protos.replica_pb2 import (
     ControlAnswer,
     ControlRequest,
+    Ending,
+    EndProcess,
     PurgedBlocks,
     PurgeTenant,
     TakeRoleRequest,
@@ -33,17 +35,20 @@ MOST_BYTES = 1 << 16
 
 TakeRole = Callable[[ReplicaRole], Awaitable[ReplicaRole]]
 Purge = Callable[[str], int]
+EndsProcess = Callable[[str, bool], None]
 
 
 class ControlServer:
     """Answers the requests to a replica.
 
     `take_role` returns the role before, and `purge` the number of a tenant's cached blocks.
+    `end_process` ends the process of the named replica soon, at once or after its work.
     """
 
-    def __init__(self, take_role: TakeRole, purge: Purge) -> None:
+    def __init__(self, take_role: TakeRole, purge: Purge, end_process: EndsProcess) -> None:
         self._take_role = take_role
         self._purge = purge
+        self._end_process = end_process
 
     async def serve(self, stream: FrameStream) -> None:
         """Answer one request."""
@@ -64,6 +69,9 @@ class ControlServer:
         command = request.WhichOneof("command")
         if command == "purge":
             return ControlAnswer(purged=PurgedBlocks(blocks=self._purge(request.purge.tenant)))
+        if command == "end":
+            self._end_process(request.end.replica, request.end.at_once)
+            return ControlAnswer(ending=Ending())
         if command != "take_role":
             raise InvalidRequest("this replica does not know the request")
         before = await self._take_role(working_role(request.take_role.role))
@@ -109,6 +117,12 @@ async def request_purge(connector: Connector, record: ReplicaRecord, tenant: str
     """Purge a tenant's cached blocks; returns their number. Raises a TandemError."""
     request = ControlRequest(purge=PurgeTenant(tenant=tenant))
     return int((await request_control(connector, record, request)).purged.blocks)
+
+
+async def request_end(connector: Connector, record: ReplicaRecord, *, at_once: bool) -> None:
+    """Have a replica's process end, at once or after its work. Raises a TandemError."""
+    request = ControlRequest(end=EndProcess(replica=record.id, at_once=at_once))
+    await request_control(connector, record, request)
 
 
 async def request_control(

@@ -4,7 +4,8 @@
 |---|---|---|
 | requests, models | a tenant's key | no key |
 | `/metrics` | a key of `metrics`, or an operator's key | no key |
-| status, role, rollout, purge, stop | an operator's key | an operator's key |
+| the console | an operator's key | no key |
+| status, role, rollout, purge, stop, acts of the console | an operator's key | an operator's key |
 
 The address of a caller counts for nothing, because a proxy on the host gives its own to all.
 

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from cluster.config.tenant_limits import TenantConfig, config_of
 from cluster.tenants.cap_shares import CapUse, Key
 from cluster.tenants.charges import Charges
-from cluster.tenants.need import CONCURRENT, KV_TOKENS, WAITING_TOKENS, Need
+from cluster.tenants.need import CONCURRENT, KV_TOKENS, WAITING_TOKENS, Need, cap_of
 from engine.errors import InvalidRequest
 
 # Promise: the prompt tokens that one output token is charged as (the paper's weights).
@@ -153,6 +153,30 @@ class FairShare:
         known.kv_tokens -= kv_tokens
         self._charge(tenant, known, _OUTPUT_COST * output_tokens)
         self._tidy(tenant)
+
+    def shown(self, names: Collection[str]) -> dict[str, dict[str, Any]]:
+        """The use, caps and limits of these tenants and of all that are known here, by name."""
+        found = {}
+        for name in dict.fromkeys((*names, *self._tenants)):
+            config = self.config(name)
+            one = self._tenants.get(name) or _Tenant(config, self._floor)
+            uses = {
+                CONCURRENT: one.running,
+                WAITING_TOKENS: one.waiting_tokens,
+                KV_TOKENS: one.kv_tokens,
+            }
+            caps = {}
+            for cap, used in uses.items():
+                whole = cap_of(config, cap)
+                here = None if whole is None else self._limit(name, cap, whole)
+                caps[cap] = {"used": used, "here": here, "cap": whole}
+            found[name] = {
+                "weight": config.weight,
+                "served": round(one.served, 1),
+                "waiting_requests": one.waiting_requests,
+                "caps": caps,
+            }
+        return found
 
     def publish(self) -> tuple[dict[Key, CapUse], dict[str, float], frozenset[str]]:
         """The state for the peers: uses of the caps, total charges, and the present tenants."""

@@ -8,8 +8,8 @@
       prometheus: [fd61a03af4f77d870fc21e05e7e80678095c92d808cfb3b5c279ee04c74aca13]
 
 The keys themselves are stored nowhere. Each key has one right: a tenant's key opens requests, an
-operator's key opens `tandem status`, `role`, `rollout`, `purge`, `stop` and `/metrics`, and a key
-of `metrics` opens `/metrics` alone.
+operator's key opens `tandem status`, `role`, `rollout`, `purge`, `stop`, the console and
+`/metrics`, and a key of `metrics` opens `/metrics` alone.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SECTIONS: Mapping[Right, str] = {
 # What a key of each right opens, in words.
 OPENS: Mapping[Right, str] = {
     "tenant": "requests and the description of models",
-    "operator": "`tandem status`, `role`, `rollout`, `purge`, `stop` and /metrics",
+    "operator": "`tandem status`, `role`, `rollout`, `purge`, `stop`, the console and /metrics",
     "metrics": "/metrics alone",
 }
 _KEY_BYTES = 32

@@ -44,6 +44,12 @@ _PATHS = (
 _CHATS = 0.85
 _CLOSE = "Connection: close\r\n"
 _JSON = f"{_CLOSE}Content-Type: application/json\r\n"
+_CONSOLE = ("requests", "request", "configuration", "app.js", "nope")
+_CONSOLE_FIELDS = ("id", "tenant", "endpoint", "limit", "since_s", "failed", "replica", "x")
+_CONSOLE_VALUES = (
+    *("", "1", "-1", "1e400", "nan", "true", "%00", "%ff", "a%0d%0ab", "%F0%9F%98%80"),
+    *("x" * 600, "9" * 40, "%3Cimg%20src=x%3E"),
+)
 _BAD_CODES = (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN, grpc.StatusCode.DATA_LOSS)
 
 
@@ -131,6 +137,8 @@ class HttpFuzzer(_OverHttp):
         path = _FORMS[form] if rng.random() < 0.9 else rng.choice(_PATHS)
         if rng.random() < 0.05:
             return self._resuming(rng)
+        if rng.random() < 0.05:
+            return self._console(rng)
         method = "POST" if rng.random() < 0.95 else rng.choice(["GET", "PUT", "HEAD", "BREW"])
         body = fuzzed_body(rng, form)
         head = f"{method} {path} HTTP/1.1\r\n{self._head}{_JSON}"
@@ -150,6 +158,17 @@ class HttpFuzzer(_OverHttp):
         last = rng.choice(["abc:1", "abc:1:end", ":", "abc:" + "9." * rng.randrange(300), "abc"])
         event = f"Last-Event-ID: {last}\r\n" if rng.random() < 0.5 else ""
         return f"{method} {path}{have} HTTP/1.1\r\n{self._head}{_CLOSE}{event}\r\n".encode()
+
+    def _console(self, rng: random.Random) -> bytes:
+        """A request for the console; the feed with a wrong field alone, because it has no end."""
+        method = rng.choice(["GET", "GET", "POST", "PUT", "HEAD"])
+        name = rng.choice([*_CONSOLE, "stop", "drain", "kill", "feed?x=1&", "%00", "..%2fapp.py"])
+        fields = [
+            f"{rng.choice(_CONSOLE_FIELDS)}={rng.choice(_CONSOLE_VALUES)}"
+            for _ in range(rng.randrange(4))
+        ]
+        path = f"/console/{name}{'' if '?' in name else '?'}{'&'.join(fields)}"
+        return f"{method} {path} HTTP/1.1\r\n{self._head}{_CLOSE}\r\n".encode()
 
 
 def _http_word(answer: bytes) -> str:

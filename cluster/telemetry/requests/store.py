@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import takewhile
 
 from cluster.api.limits import LISTED_ROWS, MAX_LISTED_ROWS
 from cluster.api.validation import check_name, check_request_id
@@ -86,6 +87,16 @@ class RequestStore:
         while len(self._rows) > self._most or self._choices > _CHOICES_A_ROW * self._most:
             self._choices -= len(self._rows.pop(next(iter(self._rows))).choices)
         return self._last
+
+    @property
+    def last(self) -> int:
+        """The number of the row that was added last; 0 before the first one."""
+        return self._last
+
+    def after(self, number: int) -> list[RequestRow]:
+        """The rows that were added behind the row of that number, in the order of their ends."""
+        found = list(takewhile(lambda one: one > number, reversed(self._rows)))
+        return [self._rows[one] for one in reversed(found)]
 
     def get(self, number: int) -> RequestRow | None:
         """The row of that number, if it is still held."""

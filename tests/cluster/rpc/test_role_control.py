@@ -9,7 +9,13 @@ import pytest
 
 from cluster.replica_record import ReplicaRecord
 from cluster.rpc import role_control
-from cluster.rpc.role_control import MOST_BYTES, ControlServer, request_purge, request_role
+from cluster.rpc.role_control import (
+    MOST_BYTES,
+    ControlServer,
+    request_end,
+    request_purge,
+    request_role,
+)
 from engine.errors import InvalidRequest, NotFound, TandemError, Unavailable
 from protos.replica_pb2 import ControlAnswer, ControlRequest
 from protos.wire.streams import StreamServer
@@ -35,12 +41,16 @@ class Roles:
         self.taken.append(tenant)
         return 3
 
+    def end(self, replica, at_once):
+        self.taken += [replica, "kill" if at_once else "drain"]
+
 
 @asynccontextmanager
 async def controlled(serve=None):
     """A replica: (its roles, its record)."""
     roles = Roles()
-    streams = StreamServer(serve or ControlServer(roles.take, roles.purge).serve, MOST_BYTES)
+    control = ControlServer(roles.take, roles.purge, roles.end)
+    streams = StreamServer(serve or control.serve, MOST_BYTES)
     async with listening({"control": streams.accept}) as wire:
         try:
             yield roles, ReplicaRecord("r0", "decode", wire.address, 1)
@@ -52,6 +62,13 @@ async def test_a_member_changes_a_role():
     async with controlled() as (roles, record):
         assert await request_role(connector(), record, "prefill") == "decode"
         assert roles.taken == ["prefill"]
+
+
+@pytest.mark.parametrize("how", ["kill", "drain"])
+async def test_a_member_ends_a_replica(how):
+    async with controlled() as (roles, record):
+        await request_end(connector(), record, at_once=how == "kill")
+        assert roles.taken == ["r0", how]
 
 
 async def test_a_member_purges_a_tenant():

@@ -192,3 +192,18 @@ def test_a_tenant_of_two_routers_is_not_served_twice(data):
         if turn % every == 0:
             exchange()
         assert abs(had["both"] - had["one"]) <= (2 + every) * largest
+
+
+def test_use_and_caps_are_shown_of_known_tenants_and_of_configured_ones():
+    fairness = FairShare({"a": TenantConfig(max_concurrent=4, weight=2.0), "b": TenantConfig()})
+    fairness.wait("c", Need(tokens=7))
+    fairness.start("a", 100, 30)
+    before = fairness.served("b")
+    shown = fairness.shown(["a", "b"])
+    assert list(shown) == ["a", "b", "c"]
+    assert shown["a"]["caps"]["concurrent"] == {"used": 1, "here": 4, "cap": 4}
+    assert shown["a"]["caps"]["kv_tokens"] == {"used": 30, "here": None, "cap": None}
+    assert (shown["a"]["weight"], shown["a"]["served"]) == (2.0, 50.0)
+    assert (shown["c"]["waiting_requests"], shown["c"]["caps"]["waiting_tokens"]["used"]) == (1, 7)
+    assert fairness.served("b") == before
+    assert len(fairness) == 2

@@ -33,6 +33,16 @@ def test_the_oldest_rows_leave():
     assert [one.time_to_cancel_s for one in store] == [0.5, None]
 
 
+def test_the_rows_behind_a_number():
+    store = RequestStore(3)
+    assert (store.last, store.after(0)) == (0, [])
+    for name in "abcde":
+        store.add(row(name))
+    assert [one.request_id for one in store.after(3)] == ["d", "e"]
+    assert [one.request_id for one in store.after(0)] == ["c", "d", "e"]
+    assert (store.last, store.after(5)) == (5, [])
+
+
 def test_rows_of_many_choices_take_the_place_of_several():
     store, choices = RequestStore(4), tuple(ChoiceRow(n, "local") for n in range(6))
     for name in "ab":

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from cluster.admission.refusal_reasons import REASONS
-from cluster.cli.columns import plain
 
 _WIDTH = 40
 _BAR, _TICK = "\N{FULL BLOCK}", "\N{LEFT ONE EIGHTH BLOCK}"
@@ -40,6 +39,20 @@ def waterfall(stages: list[Row]) -> list[str]:
         took = f"{_ms(one['end_s'] - one['begin_s']):>9}"
         lines.append(f"  {plain(one['stage']):{names}}  {bar:{_WIDTH + 1}}  {took}")
     return lines
+
+
+def in_words(row: Row) -> dict[str, list[str]]:
+    """The sentences for one row: of the request, of each choice by its number, and of its end."""
+    found = {"request": [*_heading(row)], "end": [*_ending(row)]}
+    for choice in row["choices"]:
+        sentences = [_choice_heading(choice), *_sentences(row, choice)]
+        found[str(choice["choice"])] = sentences
+    return found
+
+
+def plain(value: object) -> str:
+    """A value of a row as one line for a terminal."""
+    return "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in str(value))
 
 
 def _heading(row: Row) -> Iterator[str]:

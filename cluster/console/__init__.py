@@ -1,0 +1,1 @@
+"""The console: a page for operators, its feed of events, and what the page may ask for."""

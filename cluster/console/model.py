@@ -1,0 +1,172 @@
+"""The state behind the console's feed: charts, explanations, links and requests.
+
+It reads the router's request log and the requests that run. A first token and a transfer are
+counted once: while the request runs, or else when it has ended.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from cluster.console.link_rates import LinkRates
+from cluster.console.row_view import row_view, running_view
+from cluster.console.source import ConsoleSource, Json, RunningView
+from cluster.console.time_series import WINDOW_S, TimeSeries
+from cluster.console.ttft_rise import rises
+from cluster.console.ttft_sample import TtftSample
+from cluster.telemetry.requests.row import RequestRow
+
+# Bounds: first tokens that are explained, and rows and running requests of one event.
+_MOST_SAMPLES = 10_000
+_MOST_ROWS = 40
+_MOST_RUNNING = 60
+# Rows that a page begins with.
+_FIRST_ROWS = 100
+_Key = tuple[str, str]
+
+
+@dataclass(slots=True)
+class _Counted:
+    """What of a running request was counted: its first token, and so many transfers."""
+
+    first_token: bool = False
+    transfers: int = 0
+
+
+@dataclass(slots=True)
+class _Sections:
+    """The sections as the pages have them. Of `replicas` only what changed is sent."""
+
+    known: Json = field(default_factory=dict)
+
+    def changes(self, sections: Json) -> Json:
+        changed = {name: one for name, one in sections.items() if self.known.get(name) != one}
+        if "replicas" in changed:
+            before, after = self.known.get("replicas", {}), sections["replicas"]
+            news = {key: one for key, one in after.items() if before.get(key) != one}
+            changed["replicas"] = news | {key: None for key in before if key not in after}
+        self.known = {**self.known, **sections}
+        return changed
+
+
+class ConsoleModel:
+    """What every page shows; made once for all of them. `clock` gives seconds since the epoch."""
+
+    def __init__(self, source: ConsoleSource, clock: Callable[[], float] = time.time) -> None:
+        self._source = source
+        self._clock = clock
+        self._series = TimeSeries()
+        self._samples: deque[TtftSample] = deque(maxlen=_MOST_SAMPLES)
+        self._links = LinkRates()
+        self._counted: dict[_Key, _Counted] = {}
+        self._last = 0
+        self._sections = _Sections()
+        self._cluster: Json = {}
+        self._rises: list[Json] = []
+
+    def catch_up(self) -> None:
+        """Count the rows that came while nobody looked. It may take long: call it on a thread."""
+        since, now = self._clock() - WINDOW_S, time.monotonic()
+        last = self._source.rows.last
+        for row in self._source.rows.after(self._last):
+            if row.received_at + (row.total_s or 0.0) >= since:
+                self._count_row(row, now)
+        self._last = last
+        self._links = LinkRates()
+
+    def explain(self) -> None:
+        """Say anew why TTFT rose; call it on a thread."""
+        since = self._clock() - WINDOW_S
+        recent = [one for one in self._samples.copy() if one.at >= since]
+        self._rises = [one.to_json() for one in rises(recent)]
+
+    async def ask_cluster(self) -> None:
+        """Ask the directory about the cluster; raises Unavailable."""
+        self._cluster = await self._source.cluster()
+
+    def changes(self) -> Json:
+        """What changed since the last call."""
+        now, monotonic_s = self._clock(), time.monotonic()
+        last, rows = self._source.rows.last, self._source.rows.after(self._last)
+        self._last = last
+        views = self._source.running()
+        self._count_running(views, monotonic_s)
+        for row in rows:
+            self._count_row(row, monotonic_s)
+        running = {(one.tenant, one.request_id) for one in views}
+        self._counted = {key: one for key, one in self._counted.items() if key in running}
+        self._series.forget(now)
+        found = self._sections.changes(self._all_sections(views, monotonic_s))
+        if points := self._series.changes():
+            found["series"] = points
+        if rows:
+            found["rows"] = [row_view(row) for row in rows[-_MOST_ROWS:]]
+            found["skipped"] = max(0, len(rows) - _MOST_ROWS)
+        return found | {"now": round(now, 3)}
+
+    def whole(self) -> Json:
+        """All that a page needs that just opened."""
+        rows = self._source.rows.after(max(0, self._last - _FIRST_ROWS))
+        return self._sections.known | {
+            "router": self._source.name,
+            "series": self._series.all(),
+            "rows": [row_view(row) for row in rows[-_FIRST_ROWS:]],
+            "now": round(self._clock(), 3),
+        }
+
+    def _all_sections(self, views: list[RunningView], now: float) -> Json:
+        shown = sorted(views, key=_prominence)[:_MOST_RUNNING]
+        return self._source.state() | {
+            "links": self._links.rates(now),
+            "running": {
+                "count": len(views),
+                "waiting": sum(one.ttft_s is None for one in views),
+                "rows": [running_view(one) for one in shown],
+            },
+            "served": self._series.tokens_by_tenant(),
+            "cluster": self._cluster,
+            "rises": self._rises,
+        }
+
+    def _count_running(self, views: list[RunningView], now: float) -> None:
+        for view in views:
+            key = view.tenant, view.request_id
+            counted = self._counted.get(key)
+            if counted is None:
+                counted = self._counted[key] = _Counted()
+            for sender, receiver, size in view.moved[counted.transfers :]:
+                self._links.moved(now, sender, receiver, size)
+            counted.transfers = len(view.moved)
+            if not counted.first_token and (sample := TtftSample.of_running(view)) is not None:
+                counted.first_token = True
+                self._count_sample(sample)
+
+    def _count_row(self, row: RequestRow, now: float) -> None:
+        counted = self._counted.pop((row.tenant, row.request_id), None) or _Counted()
+        if not counted.first_token and (sample := TtftSample.of_row(row)) is not None:
+            self._count_sample(sample)
+        moved = [one for one in row.choices if one.transfer_bytes]
+        for one in moved[counted.transfers :]:
+            size = one.transfer_bytes or 0
+            self._links.moved(now, one.prefill_replica, one.decode_replica, size)
+        ended_at = row.received_at + (row.total_s or 0.0)
+        tokens = (row.prompt_tokens or 0) + (row.completion_tokens or 0)
+        gap_s = row.choices[0].gap_p95_s if row.choices else None
+        if row.refused_for is not None:
+            self._series.refused(ended_at, row.endpoint, row.refused_for)
+        else:
+            self._series.ended(ended_at, row.endpoint, gap_s, failed=row.failed)
+            self._series.served(ended_at, row.tenant, tokens)
+
+    def _count_sample(self, sample: TtftSample) -> None:
+        self._samples.append(sample)
+        self._series.first_token(sample.at, sample.endpoint, sample.ttft_s)
+
+
+def _prominence(view: RunningView) -> tuple[bool, float]:
+    """Requests without a first token come first, the oldest of them before; then the newest."""
+    waits = view.ttft_s is None
+    return not waits, view.received_at if waits else -view.received_at

@@ -1,0 +1,57 @@
+"""A request as the console shows it: one that ended, and one that runs. Texts are in neither."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from cluster.console.source import Json, RunningView
+from cluster.console.waterfall import in_words
+from cluster.telemetry.requests.behind import blockers
+from cluster.telemetry.requests.row import RequestRow, brief, whole
+from cluster.telemetry.requests.stages import stages_of
+
+_SHOWN = (
+    *("request_id", "endpoint", "tenant", "lane", "config", "arm", "outcome", "refused_for"),
+    *("reason", "received_at", "total_s", "ttft_s", "ttlt_s", "gap_p95_s", "prompt_tokens"),
+    *("completion_tokens", "prefill_replica", "decode_replica", "route", "failovers"),
+)
+_TEXTS = ("prompt", "answer")
+
+
+def row_view(row: RequestRow) -> Json:
+    """A request that ended, with the stages of its first choice as name, begin and end."""
+    known = brief(row)
+    found = {name: known[name] for name in _SHOWN if name in known}
+    if row.choices:
+        found["stages"] = [
+            [one.stage, round(one.begin_s, 6), round(one.end_s, 6)]
+            for one in stages_of(row.choices[0])
+        ]
+    return found
+
+
+def whole_view(row: RequestRow, rows: Sequence[RequestRow]) -> Json:
+    """All of a request that ended but its texts: each choice, what it waited behind, and words."""
+    found: dict[str, Any] = {
+        name: value for name, value in whole(row).items() if name not in _TEXTS
+    }
+    found["behind"] = [asdict(one) for one in blockers(row, rows)]
+    return found | {"words": in_words(found)}
+
+
+def running_view(view: RunningView) -> Json:
+    """A request that runs."""
+    return {
+        "request_id": view.request_id,
+        "tenant": view.tenant,
+        "endpoint": view.endpoint,
+        "lane": view.lane,
+        "received_at": round(view.received_at, 3),
+        "ttft_s": None if view.ttft_s is None else round(view.ttft_s, 6),
+        "tokens": view.tokens,
+        "waited_for": view.waited_for,
+        "prefill_replica": view.prefill_replica,
+        "decode_replica": view.decode_replica,
+    }

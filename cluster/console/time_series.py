@@ -1,0 +1,131 @@
+"""TTFT, gaps, refusals and served tokens over the last quarter of an hour, in steps. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+# The chart's time, and the time of one point.
+WINDOW_S = 900.0
+STEP_S = 10.0
+# Bounds: values of one point from which quantiles are taken; endpoints and tenants told apart.
+_MOST_VALUES = 512
+_MOST_ENDPOINTS = 16
+_MOST_TENANTS = 64
+_OTHERS = "other"
+Point = dict[str, Any]
+
+
+@dataclass(slots=True)
+class _Values:
+    """The last values of one measure in one step."""
+
+    kept: list[float] = field(default_factory=list)
+    count: int = 0
+
+    def add(self, value: float) -> None:
+        if len(self.kept) < _MOST_VALUES:
+            self.kept.append(value)
+        else:
+            self.kept[self.count % _MOST_VALUES] = value
+        self.count += 1
+
+    def quantile(self, share: float) -> float | None:
+        if not self.kept:
+            return None
+        ranked = sorted(self.kept)
+        return round(ranked[min(len(ranked) - 1, int(share * len(ranked)))], 6)
+
+
+@dataclass(slots=True)
+class _SeriesStep:
+    """One endpoint in one step."""
+
+    ttft: _Values = field(default_factory=_Values)
+    gap: _Values = field(default_factory=_Values)
+    ended: int = 0
+    failed: int = 0
+    refused: dict[str, int] = field(default_factory=dict)
+
+    def point(self) -> Point:
+        return {
+            "ttft": [self.ttft.quantile(0.5), self.ttft.quantile(0.95)],
+            "gap": [self.gap.quantile(0.5), self.gap.quantile(0.95)],
+            "first_tokens": self.ttft.count,
+            "ended": self.ended,
+            "failed": self.failed,
+            "refused": dict(self.refused),
+        }
+
+
+class TimeSeries:
+    """Steps of `STEP_S`, by endpoint. Times are in seconds since the epoch."""
+
+    def __init__(self) -> None:
+        self._steps: dict[int, dict[str, _SeriesStep]] = {}
+        self._changed: set[int] = set()
+        self._endpoints: set[str] = set()
+        self._tokens: dict[int, dict[str, int]] = {}
+
+    def first_token(self, at: float, endpoint: str, ttft_s: float) -> None:
+        """Count a first token that came at that time."""
+        self._step(at, endpoint).ttft.add(ttft_s)
+
+    def ended(self, at: float, endpoint: str, gap_s: float | None, *, failed: bool) -> None:
+        """Count a request that ended, with the 95th percentile of its gaps."""
+        step = self._step(at, endpoint)
+        step.ended += 1
+        step.failed += failed
+        if gap_s is not None:
+            step.gap.add(gap_s)
+
+    def refused(self, at: float, endpoint: str, reason: str) -> None:
+        """Count a refusal."""
+        refused = self._step(at, endpoint).refused
+        refused[reason] = refused.get(reason, 0) + 1
+
+    def served(self, at: float, tenant: str, tokens: int) -> None:
+        """Count the tokens of a request that ended, prompt and answer."""
+        tenants = self._tokens.setdefault(int(at // STEP_S), {})
+        if tenant not in tenants and len(tenants) >= _MOST_TENANTS:
+            tenant = _OTHERS
+        tenants[tenant] = tenants.get(tenant, 0) + tokens
+
+    def tokens_by_tenant(self) -> dict[str, int]:
+        """The tokens of the window, the most first."""
+        sums: dict[str, int] = {}
+        for tenants in self._tokens.values():
+            for tenant, tokens in tenants.items():
+                sums[tenant] = sums.get(tenant, 0) + tokens
+        return dict(sorted(sums.items(), key=lambda item: -item[1])[:_MOST_TENANTS])
+
+    def forget(self, now: float) -> None:
+        """Forget what is older than the window."""
+        oldest = int((now - WINDOW_S) // STEP_S)
+        for number in [number for number in self._steps if number < oldest]:
+            del self._steps[number]
+        for number in [number for number in self._tokens if number < oldest]:
+            del self._tokens[number]
+        self._changed &= self._steps.keys()
+
+    def all(self) -> dict[str, dict[str, Point]]:
+        """Every point, by the time at which its step begins and by endpoint."""
+        return {str(int(number * STEP_S)): self._points(number) for number in sorted(self._steps)}
+
+    def changes(self) -> dict[str, dict[str, Point]]:
+        """The points that changed since the last call."""
+        changed, self._changed = sorted(self._changed), set()
+        return {str(int(number * STEP_S)): self._points(number) for number in changed}
+
+    def _points(self, number: int) -> dict[str, Point]:
+        return {name: step.point() for name, step in self._steps[number].items()}
+
+    def _step(self, at: float, endpoint: str) -> _SeriesStep:
+        if endpoint not in self._endpoints:
+            if len(self._endpoints) < _MOST_ENDPOINTS:
+                self._endpoints.add(endpoint)
+            else:
+                endpoint = _OTHERS
+        number = int(at // STEP_S)
+        self._changed.add(number)
+        return self._steps.setdefault(number, {}).setdefault(endpoint, _SeriesStep())

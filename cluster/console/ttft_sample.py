@@ -1,0 +1,91 @@
+"""The first token of a request, as the console's charts and explanations count it. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+from cluster.console.source import RunningView
+from cluster.telemetry.requests.row import ChoiceRow, RequestRow
+from cluster.telemetry.requests.stages import stages_of
+
+STAGES = ("admission", "failover", "prefill_queue", "prefill", "first_flush")
+# The waits in the router that capacity of the decode pool ends.
+_OF_DECODE = ("itl", "kv_blocks", "decode_batch")
+
+
+@dataclass(frozen=True, slots=True)
+class TtftSample:
+    """One TTFT at `at` (seconds since the epoch), and its parts in the order of `STAGES`.
+
+    `waited_for` is the reason of a wait in the router. `replica` computed the prompt, and `local`
+    says that it was a decode replica.
+    """
+
+    at: float
+    endpoint: str
+    tenant: str
+    replica: str
+    ttft_s: float
+    stages: tuple[float, ...]
+    prompt_tokens: int = 0
+    waited_for: str = ""
+    local: bool = False
+
+    @classmethod
+    def of_row(cls, row: RequestRow) -> Self | None:
+        """The sample of a request that ended; None where it got no token."""
+        if not row.choices:
+            return None
+        named = row.endpoint, row.tenant, row.received_at
+        return cls._of(row.choices[0], *named, row.prompt_tokens, row.waited_for)
+
+    @classmethod
+    def of_running(cls, view: RunningView) -> Self | None:
+        """The sample of a request that runs; None before its first token."""
+        if view.first_choice is None:
+            return None
+        named = view.endpoint, view.tenant, view.received_at
+        return cls._of(view.first_choice(), *named, view.prompt_tokens, view.waited_for)
+
+    @classmethod
+    def _of(
+        cls,
+        choice: ChoiceRow,
+        endpoint: str,
+        tenant: str,
+        received_at: float,
+        prompt_tokens: int | None,
+        waited_for: str | None,
+    ) -> Self | None:
+        if choice.ttft_s is None:
+            return None
+        took = dict.fromkeys(STAGES, 0.0)
+        for one in stages_of(choice):
+            if one.stage in took and one.begin_s < choice.ttft_s:
+                took[one.stage] += one.end_s - one.begin_s
+        return cls(
+            received_at + choice.ttft_s,
+            endpoint,
+            tenant,
+            choice.prefill_replica,
+            choice.ttft_s,
+            tuple(took.values()),
+            prompt_tokens or 0,
+            waited_for or "",
+            choice.route == "local",
+        )
+
+    def by_pool(self) -> dict[str, float]:
+        """The TTFT in seconds by the part of the cluster that it was spent in, or waited for."""
+        admission_s, failover_s, queue_s, prefill_s, flush_s = self.stages
+        pool = "decode" if self.local else "prefill"
+        found = {pool: queue_s + prefill_s}
+        waited = "router"
+        if self.waited_for in _OF_DECODE:
+            waited = "decode"
+        elif self.waited_for in ("ttft", "batch_prompts"):
+            waited = "prefill"
+        for name, seconds in ((waited, admission_s), ("router", failover_s + flush_s)):
+            found[name] = found.get(name, 0.0) + seconds
+        return found

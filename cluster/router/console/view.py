@@ -1,0 +1,153 @@
+"""A router as its console shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+from cluster.config.schema import TandemConfig
+from cluster.config.version import config_version
+from cluster.console.source import Json, RunningView
+from cluster.discovery.healthy_replicas import HealthyReplicas
+from cluster.discovery.redis_directory import Directory
+from cluster.discovery.rollout import RolloutState
+from cluster.replica_record import ReplicaRecord
+from cluster.router.accounting import EPOCH_S, RequestAccount
+from cluster.router.canary.routing import CanaryState
+from cluster.router.peer_exchange import PeerExchange
+from cluster.router.router import Router
+from cluster.telemetry.requests.store import RequestStore
+
+_LOAD = (
+    *("waiting", "running", "streams", "batch_limit", "step_s", "prompt_tokens_due"),
+    *("prompt_tokens_per_s", "queued_prefill_s", "stalled"),
+)
+_BLOCKS = ("total", "free", "cached", "leased", "quarantined", "orphaned")
+_TENANTS_SHOWN = 64
+
+
+class RouterView:
+    """Reads the parts of the router `name`; implements `cluster.console.source.ConsoleSource`."""
+
+    def __init__(
+        self,
+        name: str,
+        config: TandemConfig,
+        router: Router,
+        pools: HealthyReplicas,
+        directory: Directory,
+        exchange: PeerExchange,
+        rows: RequestStore,
+        latest: Callable[[ReplicaRecord], ReplicaRecord],
+    ) -> None:
+        self.name = name
+        self.rows = rows
+        self._config = config
+        self._router = router
+        self._pools = pools
+        self._directory = directory
+        self._exchange = exchange
+        self._latest = latest
+        self._settings = self._settings_of(config)
+
+    def running(self) -> list[RunningView]:
+        """The requests that run in this router."""
+        return [_running(one.account) for one in self._router.in_flight]
+
+    def state(self) -> Json:
+        """Replicas, tenants, canaries, and the settings that the page needs."""
+        members = self._pools.members()
+        return {
+            "replicas": {one.id: self._replica(self._latest(one)) for one in members},
+            "missing": list(self._router.missing()),
+            "tenants": self._tenants(),
+            "canaries": [_canary(one) for one in self._exchange.canaries.states()],
+            "settings": self._settings,
+        }
+
+    async def cluster(self) -> Json:
+        """The last rollout, and whether a `tandem serve` listens; raises Unavailable."""
+        text, launcher = await self._directory.rollout_state(), await self._directory.launcher()
+        rollout = None
+        if text:
+            try:
+                rollout = asdict(RolloutState.from_json(text))
+            except ValueError:
+                rollout = None
+        return {"rollout": rollout, "launched": launcher is not None}
+
+    def configuration(self) -> Json:
+        """The whole configuration, less the address of Redis, secrets, and texts."""
+        shown = self._config.to_dict()
+        shown["directory"]["url"] = None
+        shown["security"] = {}
+        shown["kv"]["warm_prefixes"] = f"{len(self._config.kv.warm_prefixes)} texts"
+        return {"version": config_version(self._config), "configuration": shown}
+
+    def _settings_of(self, config: TandemConfig) -> Json:
+        budgets = {
+            name: {
+                "lane": one.lane,
+                "ttft_s": one.ttft_budget_s if one.lane != "batch" else None,
+                "itl_s": one.itl_budget_s,
+            }
+            for name, one in config.endpoints.items()
+        }
+        return {
+            "version": config_version(config),
+            "model": self._router.model.name,
+            "endpoints": budgets,
+            "keys": config.router.api_keys is not None,
+            "local_prefill_tokens": config.local_prefill_tokens,
+            "least_replicas": dict(config.least_replicas),
+        }
+
+    def _replica(self, record: ReplicaRecord) -> Json:
+        load = record.load
+        found: Json = {name: getattr(load, name) for name in _LOAD}
+        blocks = {name: getattr(load, f"blocks_{name}") for name in _BLOCKS}
+        blocks["running"] = max(0, load.blocks_used - load.blocks_leased - load.blocks_quarantined)
+        health = "ok" if self._pools.trusted(record) else "lost"
+        return found | {
+            "role": record.role,
+            "home": record.home or record.role,
+            "health": "leaving" if record.leaving else health,
+            "config": record.config,
+            "started_at": round(record.started_at, 1),
+            "blocks": blocks,
+        }
+
+    def _tenants(self) -> Json:
+        shares = self._exchange.fairness.shown(self._config.tenants)
+        most = sorted(shares.items(), key=lambda item: -item[1]["served"])[:_TENANTS_SHOWN]
+        return dict(most)
+
+
+def _running(account: RequestAccount) -> RunningView:
+    streams = account.streams
+    first = streams[0] if streams else None
+    moved = []
+    for stream in streams:
+        times = stream.times
+        if times.committed_s is not None and times.transfer_bytes:
+            moved.append((times.prefilled_by, stream.pair.decode.id, times.transfer_bytes))
+    return RunningView(
+        account.request_id,
+        account.tenant,
+        account.route.endpoint,
+        account.labels["lane"],
+        account.began_s + EPOCH_S,
+        account.ttft_s,
+        sum(stream.count for stream in streams),
+        None if account.prompt_ids is None else len(account.prompt_ids),
+        account.wait.reason,
+        "" if first is None else first.times.prefilled_by or first.pair.prefill.id,
+        "" if first is None else first.pair.decode.id,
+        None if first is None or account.ttft_s is None else first.row,
+        tuple(moved),
+    )
+
+
+def _canary(state: CanaryState) -> dict[str, Any]:
+    return asdict(state)

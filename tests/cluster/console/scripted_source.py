@@ -1,0 +1,69 @@
+"""A router by script, for the console: rows and running requests are what a test says."""
+
+from __future__ import annotations
+
+from cluster.console.source import RunningView
+from cluster.telemetry.requests.row import ChoiceRow, RequestRow
+from cluster.telemetry.requests.store import RequestStore
+from engine.errors import NotFound, Unavailable
+
+NOW = 1_700_000_000.0
+HOSTILE = "<img src=x onerror=alert(1)>"
+
+
+def choice(ttft_s=0.1, *, admitted_s=0.01, queue_s=0.02, prefill="prefill-0", **more):
+    """A choice whose prompt takes what is left of its TTFT."""
+    return ChoiceRow(
+        *(0, "handed_over", prefill, "decode-0"),
+        admitted_s=admitted_s,
+        sent_s=admitted_s,
+        queue_s=queue_s,
+        prefill_s=ttft_s - queue_s - 0.001,
+        first_flush_s=0.001,
+        ttft_s=ttft_s,
+        **more,
+    )
+
+
+def row(name="r", at=NOW, *choices, **more):
+    """A request that arrived at that time."""
+    known = {"tenant": "acme", "total_s": 1.0, "prompt_tokens": 10} | more
+    return RequestRow(
+        name, "chat", "c0", known.pop("outcome", "ok"), received_at=at, **known, choices=choices
+    )
+
+
+class ScriptedSource:
+    """Implements `ConsoleSource` and `ConsoleActions`."""
+
+    def __init__(self):
+        self.name = "router-0"
+        self.rows = RequestStore()
+        self.views: list[RunningView] = []
+        self.sections: dict[str, object] = {"replicas": {"prefill-0": {"waiting": 0}}}
+        self.down = False
+        self.asked = 0
+        self.done: list[tuple[str, ...]] = []
+
+    def running(self):
+        self.asked += 1
+        return self.views
+
+    def state(self):
+        return dict(self.sections)
+
+    async def cluster(self):
+        if self.down:
+            raise Unavailable("Redis is gone")
+        return {"launched": True}
+
+    def configuration(self):
+        return {"version": "c0", "configuration": {"model": {"path": HOSTILE}}}
+
+    async def stop_request(self, request_id, tenant, operator):
+        if request_id != "r":
+            raise NotFound("no such request")
+        self.done.append(("stop", request_id, tenant, operator))
+
+    async def end_replica(self, replica, how, operator):
+        self.done.append((how, replica, operator))

@@ -1,0 +1,68 @@
+"""Why TTFT rose: the stage, pool, replica, tenant and reason of three made faults."""
+
+from __future__ import annotations
+
+from cluster.console.ttft_rise import rises
+from cluster.console.ttft_sample import STAGES, TtftSample
+
+BEGIN = 1_700_000_000.0
+
+
+def sample(at, ttft_s, stage="prefill", **more):
+    """A TTFT of 100 ms of prefill, and what goes beyond that in one stage."""
+    parts = dict.fromkeys(STAGES, 0.0) | {"prefill": 0.1}
+    parts[stage] += ttft_s - 0.1
+    known = {"endpoint": "chat", "tenant": "acme", "replica": "prefill-0", "prompt_tokens": 100}
+    return TtftSample(BEGIN + at, ttft_s=ttft_s, stages=tuple(parts.values()), **(known | more))
+
+
+def steady(seconds=900):
+    return [
+        sample(at, 0.1, replica=f"prefill-{at % 2}", tenant=("acme", "beta")[at % 3 == 0])
+        for at in range(seconds)
+    ]
+
+
+def test_a_steady_time_has_no_rise():
+    assert rises(steady()) == []
+    assert rises([]) == []
+    assert rises([sample(0, 0.1)]) == []
+
+
+def test_a_slow_prefill_replica():
+    samples = [
+        sample(at, 0.5 if at >= 600 and at % 2 else 0.1, replica=f"prefill-{at % 2}")
+        for at in range(900)
+    ]
+    (rise,) = rises(samples)
+    assert (rise.begin, rise.end) == (BEGIN + 600, BEGIN + 900)
+    assert (rise.stages[0].name, round(rise.stages[0].share, 2)) == ("prefill", 1.0)
+    assert rise.pools[0].name == "prefill"
+    assert (rise.replicas[0].name, round(rise.replicas[0].share, 2)) == ("prefill-1", 1.0)
+    assert rise.replicas[0].requests == 0.5
+
+
+def test_a_burst_of_a_tenant_that_is_over():
+    samples = steady()
+    for at in range(300, 400):
+        samples += [sample(at, 0.4, "prefill_queue", tenant="burst") for _ in range(5)]
+    (rise,) = rises(sorted(samples, key=lambda one: one.at))
+    assert (rise.begin, rise.end) == (BEGIN + 300, BEGIN + 400)
+    assert rise.stages[0].name == "prefill_queue"
+    assert rise.tenants[0].name == "burst"
+    assert rise.tenants[0].load is None  # it sent nothing before
+
+
+def test_a_kv_pool_nearly_full():
+    samples = [sample(at, 0.1) for at in range(600)]
+    samples += [sample(at, 0.6, "admission", waited_for="kv_blocks") for at in range(600, 900)]
+    (rise,) = rises(samples)
+    assert rise.stages[0].name == "admission"
+    assert rise.pools[0].name == "decode"
+    assert rise.reasons[0].name == "kv_blocks"
+
+
+def test_the_endpoint_with_the_most_added_time_comes_first():
+    samples = [sample(at, 0.1 if at < 450 else 0.2) for at in range(900)]
+    samples += [sample(at, 0.1 if at < 450 else 0.9, endpoint="score") for at in range(900)]
+    assert [rise.endpoint for rise in rises(samples)] == ["score", "chat"]
