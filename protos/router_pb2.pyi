@@ -182,7 +182,7 @@ class PurgeResponse(_message.Message):
     def __init__(self, blocks: _Optional[_Mapping[str, int]] = ..., failed: _Optional[_Mapping[str, str]] = ..., streams: _Optional[int] = ...) -> None: ...
 
 class ListRequestsRequest(_message.Message):
-    __slots__ = ("request_id", "endpoint", "tenant", "failed", "since_s", "slowest", "limit")
+    __slots__ = ("request_id", "endpoint", "tenant", "failed", "since_s", "slowest", "limit", "rises")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     ENDPOINT_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
@@ -190,6 +190,7 @@ class ListRequestsRequest(_message.Message):
     SINCE_S_FIELD_NUMBER: _ClassVar[int]
     SLOWEST_FIELD_NUMBER: _ClassVar[int]
     LIMIT_FIELD_NUMBER: _ClassVar[int]
+    RISES_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     endpoint: str
     tenant: str
@@ -197,12 +198,15 @@ class ListRequestsRequest(_message.Message):
     since_s: float
     slowest: bool
     limit: int
-    def __init__(self, request_id: _Optional[str] = ..., endpoint: _Optional[str] = ..., tenant: _Optional[str] = ..., failed: bool = ..., since_s: _Optional[float] = ..., slowest: bool = ..., limit: _Optional[int] = ...) -> None: ...
+    rises: bool
+    def __init__(self, request_id: _Optional[str] = ..., endpoint: _Optional[str] = ..., tenant: _Optional[str] = ..., failed: bool = ..., since_s: _Optional[float] = ..., slowest: bool = ..., limit: _Optional[int] = ..., rises: bool = ...) -> None: ...
 
 class ListRequestsResponse(_message.Message):
-    __slots__ = ("rows", "held")
+    __slots__ = ("rows", "held", "rises")
     ROWS_FIELD_NUMBER: _ClassVar[int]
     HELD_FIELD_NUMBER: _ClassVar[int]
+    RISES_FIELD_NUMBER: _ClassVar[int]
     rows: _containers.RepeatedScalarFieldContainer[str]
     held: int
-    def __init__(self, rows: _Optional[_Iterable[str]] = ..., held: _Optional[int] = ...) -> None: ...
+    rises: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, rows: _Optional[_Iterable[str]] = ..., held: _Optional[int] = ..., rises: _Optional[_Iterable[str]] = ...) -> None: ...

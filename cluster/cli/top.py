@@ -67,14 +67,16 @@ async def _live(options: argparse.Namespace) -> None:
 
 async def _looked(options: argparse.Namespace) -> list[Section]:
     """What the first router knows of the replicas, and every router of its requests."""
-    from cluster.client.admin_client import fetch_status, list_requests
+    from cluster.client.admin_client import fetch_status, list_requests, list_rises
     from protos import router_pb2
 
     wanted = router_pb2.ListRequestsRequest(since_s=options.since, limit=MAX_LISTED_ROWS)
     status: router_pb2.StatusResponse = await fetch_status(options.address)
     lists = await asyncio.gather(*(list_requests(one, wanted) for one in options.addresses))
     rows: list[dict[str, Any]] = [row for listed in lists for row in listed]
-    return sections_of(status, rows, options.since)
+    rose = await asyncio.gather(*(list_rises(one) for one in options.addresses))
+    rises = [rise for found in rose for rise in found]
+    return sections_of(status, rows, options.since, rises)
 
 
 def _tables(sections: list[Section]) -> Group:

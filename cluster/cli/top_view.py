@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -25,10 +26,36 @@ class Section:
 
 
 def sections_of(
-    status: router_pb2.StatusResponse, rows: Sequence[Row], since_s: float
+    status: router_pb2.StatusResponse,
+    rows: Sequence[Row],
+    since_s: float,
+    rises: Sequence[Row] = (),
 ) -> list[Section]:
-    """All tables; `rows` are those of requests that arrived in the last `since_s` seconds."""
-    return [_pools(status), _replicas(status), _endpoints(rows, since_s), _slowest(rows)]
+    """All tables; `rows` are those of requests that arrived in the last `since_s` seconds.
+
+    `rises` are those of `cluster/console/ttft_rise.py`; without any, their table is left out.
+    """
+    tables = [_pools(status), _replicas(status), _endpoints(rows, since_s), _slowest(rows)]
+    return [_rises(rises), *tables] if rises else tables
+
+
+def _rises(rises: Sequence[Row]) -> Section:
+    lines = []
+    for rise in rises:
+        begin, end = (time.strftime("%H:%M", time.localtime(rise[at])) for at in ("begin", "end"))
+        took = f"{_ms(rise['usual_s'])} -> {_ms(rise['slow_s'])}"
+        parts = ("stages", "pools", "replicas", "tenants", "reasons")
+        shares = (_largest(rise[part]) for part in parts)
+        lines.append((plain(rise["endpoint"]), f"{begin} to {end}", took, *shares))
+    columns = ("endpoint", "slow from", "TTFT", "stage", "pool", "replica", "tenant", "waited for")
+    return Section("why first tokens got slow (share of the added time)", columns, lines, 8)
+
+
+def _largest(shares: Sequence[Row]) -> str:
+    """The part that has most of a rise; a share may be above 1 where others fell."""
+    if not shares or shares[0]["share"] <= 0:
+        return "-"
+    return f"{plain(shares[0]['name'])} {min(1.0, shares[0]['share']):.0%}"
 
 
 def _pools(status: router_pb2.StatusResponse) -> Section:

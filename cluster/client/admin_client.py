@@ -78,6 +78,13 @@ async def list_requests(
     return [json.loads(row) for row in answer.rows]
 
 
+async def list_rises(address: Address, key: str | None = None) -> list[dict[str, Any]]:
+    """Where TTFT rose on that router in the last quarter of an hour; raises a TandemError."""
+    wanted = router_pb2.ListRequestsRequest(limit=1, rises=True)
+    answer: router_pb2.ListRequestsResponse = await _call("ListRequests", wanted, address, key)
+    return [json.loads(one) for one in answer.rises]
+
+
 def _as_number(address: Address) -> RouterAddress:
     """The address to call, see `dialled`; the certificate's name stays that of the host."""
     known = address if isinstance(address, RouterAddress) else RouterAddress.at(address)

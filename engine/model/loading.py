@@ -15,7 +15,7 @@ import torch
 
 from engine.errors import UnsupportedModel
 from engine.fp8.module import fp8_linears, keep_fp8, read_dequantised
-from engine.fp8.values import E4M3, has_fp8
+from engine.fp8.values import has_fp8
 from engine.kv.memory import TORCH_DTYPES
 from engine.memory.device_memory import check_weights_fit
 from engine.model import fused_phi
@@ -71,7 +71,7 @@ def _loaded(description: ModelDescription, device: torch.device) -> torch.nn.Mod
     check_weights_fit(parameter_bytes(model), device)
     stored = _stored_by_name(every, model)
     quantised = {f"{name}.weight": name for name in linears}
-    if stored is None or _has_unscaled(model, stored, quantised):
+    if stored is None:
         return loaded_by_transformers(description)
     place_parameters(model, device)
     reader, whole = TensorReader(device), []
@@ -133,22 +133,6 @@ def _stored_by_name(
             return None
         found[name] = [StoredPart(stored[kept[0]])]
     return found
-
-
-def _has_unscaled(
-    model: torch.nn.Module,
-    stored: dict[str, list[StoredPart] | StoredMxfp4],
-    quantised: dict[str, str],
-) -> bool:
-    """Whether FP8 weights would be read without their scales, as those of stacked experts."""
-    for name, parameter in model.named_parameters():
-        parts = stored[name]
-        if isinstance(parts, StoredMxfp4) or name in quantised or parameter.dtype == E4M3:
-            continue
-        if any(part.stored.dtype == E4M3 for part in parts):
-            log.info("FP8 weights without their scales: %s", name)
-            return True
-    return False
 
 
 def loaded_by_transformers(description: ModelDescription) -> torch.nn.Module:

@@ -1,10 +1,11 @@
-"""A burst in which a decode replica dies: rows, metrics and traces have the same numbers."""
+"""A burst in which a replica dies: rows, metrics, traces and console have the same numbers."""
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
 
+import httpx
 import pytest
 
 from cluster.config.request_log import TracingConfig
@@ -56,12 +57,26 @@ async def test_rows_metrics_and_traces_agree(config):
         traced = replace(config, tracing=TracingConfig(otlp=taken.url, most_per_s=1000.0))
         async with cluster(traced) as local:
             rows = await burst(local)
+            async with httpx.AsyncClient(base_url=f"http://{local.router.http_address}") as client:
+                _console_agrees((await client.get("/console/requests")).json()["rows"], rows)
     outcomes = [row.outcome for row in rows]
     assert outcomes.count("ok") == BURST - 1 and outcomes.count("cancelled") == 1
     choices = [choice for row in rows for choice in row.choices]
     assert any(one.failovers for one in choices)
     _metrics_agree(page, rows, choices)
     _traces_agree(taken, rows)
+
+
+def _console_agrees(shown, rows):
+    by_id = {one["request_id"]: one for one in shown}
+    assert by_id.keys() == {row.request_id for row in rows}
+    for row in rows:
+        told = by_id[row.request_id]
+        assert told["outcome"] == row.outcome
+        assert told.get("completion_tokens") == row.completion_tokens
+        assert told["total_s"] == pytest.approx(row.total_s, abs=1e-6)
+        if row.ttft_s is not None:
+            assert told["ttft_s"] == pytest.approx(row.ttft_s, abs=1e-6)
 
 
 def _metrics_agree(page, rows, choices):

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
+from cluster.console.time_series import WINDOW_S
+from cluster.console.ttft_rise import rises
+from cluster.console.ttft_sample import TtftSample
 from cluster.gateway.grpc_methods import Context, Received, answering
 from cluster.telemetry.requests.behind import blockers
 from cluster.telemetry.requests.row import RequestRow, brief, whole
@@ -33,11 +37,13 @@ class RowService:
         """The rows that the request chooses; InvalidRequest for a wrong field."""
         async with answering(context):
             self._operator(context)
-            wanted = _filter_of(await request.read())
+            asked = await request.read()
+            wanted = _filter_of(asked)
             rows = list(self._store)
             # A loop over thousands of rows would delay tokens.
             listed = await asyncio.to_thread(_listed, wanted, rows)
-            return router_pb2.ListRequestsResponse(rows=listed, held=len(rows))
+            rose = await asyncio.to_thread(_rises, rows) if asked.rises else ()
+            return router_pb2.ListRequestsResponse(rows=listed, held=len(rows), rises=rose)
 
 
 def _filter_of(wire: router_pb2.ListRequestsRequest) -> RowFilter:
@@ -57,6 +63,12 @@ def _listed(wanted: RowFilter, rows: Sequence[RequestRow]) -> list[str]:
     if not wanted.request_id:
         return [json.dumps(brief(row)) for row in found]
     return [_explained(row, rows) for row in found[:_MOST_WHOLE]]
+
+
+def _rises(rows: Sequence[RequestRow]) -> list[str]:
+    since = time.time() - WINDOW_S
+    samples = [TtftSample.of_row(row) for row in rows if row.received_at >= since]
+    return [json.dumps(one.to_json()) for one in rises([one for one in samples if one])]
 
 
 def _explained(row: RequestRow, rows: Sequence[RequestRow]) -> str:

@@ -71,6 +71,18 @@ def test_endpoints_and_the_slowest_come_from_rows():
     )
 
 
+def test_a_rise_names_the_largest_part_of_each_kind():
+    share = {"name": "prefill", "share": 0.876, "slow_s": 0.9, "usual_s": 0.1}
+    rise = {"endpoint": "chat", "begin": 0.0, "end": 60.0, "slow_s": 1.25, "usual_s": 0.25}
+    rise |= {"stages": [share], "pools": [share | {"share": 1.2}], "replicas": [], "reasons": []}
+    first, *others = sections_of(STATUS, [], 60.0, [rise | {"tenants": [share | {"share": -0.1}]}])
+    (row,) = first.rows
+    assert row[0] == "chat" and row[2:] == (
+        *("250 ms -> 1,250 ms", "prefill 88%", "prefill 100%", "-", "-", "-"),
+    )
+    assert len(others) == 4
+
+
 @pytest.mark.parametrize("wrong", ["0", "-1", "soon", "1e9", "nan"])
 def test_a_wrong_interval_is_refused(router: Router, capsys, wrong):
     assert run(capsys, "top", "--address", router.address, f"--every={wrong}")[0] == 2
@@ -81,7 +93,7 @@ def test_piped_it_is_one_page_without_colours(router: Router, capsys):
     code, out, _ = run(capsys, "top", "--address", router.address, "--since", "2m")
     assert code == 0 and "\x1b" not in out
     assert "ENDPOINTS, LAST 120 S" in out and "prefill-0" in out
-    assert router.admin.wanted[-1].since_s == 120
+    assert router.admin.wanted[0].since_s == 120
 
 
 def test_in_a_terminal_it_goes_on_until_it_is_ended(router: Router):

@@ -154,10 +154,16 @@ def test_kv_of_weights_that_stay_in_fp8_is_not_exchanged_with_that_of_others(tmp
     assert "model_identity" in here.difference(there)
 
 
-def test_a_model_of_other_layers_is_refused(tmp_path):
+def test_experts_in_fp8_are_refused(tmp_path):
     name, extra = SERVED["mixtral"]
     save_fp8(tmp_path, save(tmp_path, name, extra), "fine-grained")
-    with pytest.raises(UnsupportedModel, match="FP8 weights of MixtralForCausalLM"):
+    assert read(loaded(tmp_path), 64).layers[0].experts is not None  # attention alone is in FP8
+    stack = "model.layers.0.mlp.experts.down_proj"
+    one = "model.layers.0.block_sparse_moe.experts.0.w2.weight"
+    changed(tmp_path, lambda t: t.update({one: t.pop(stack)[0].to(torch.float8_e4m3fn)}))
+    with pytest.raises(
+        UnsupportedModel, match=r"experts\.0\.w2\.weight is stored in FP8 and is no"
+    ):
         loaded(tmp_path)
 
 
