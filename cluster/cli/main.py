@@ -176,6 +176,40 @@ def build_parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     _add_serve(commands)
+    _add_generation(commands)
+    status = _add_client(commands, "status", _status, "Show every replica; exit 1 if one is lost.")
+    status.add_argument("--json", action="store_true", help="print JSON")
+    role = _add_client(commands, "role", _role, "Give a replica another role while it runs.")
+    role.add_argument("replica", metavar="REPLICA", help="its id, as `tandem status` shows it")
+    role.add_argument("role", metavar="ROLE", help="prefill, decode or both")
+    text = "Another model or configuration for a cluster of `tandem serve`, as it serves."
+    rollout = _add_client(commands, "rollout", _calling("rollout"), text)
+    rollout.add_argument("--config", metavar="FILE", help="the YAML configuration, all of it")
+    rollout.add_argument("--model", metavar="PATH", help="folder of the model")
+    text = "allow fewer keys, certificates or limits on who may call, and print what that is"
+    rollout.add_argument("--weaken-security", action="store_true", help=text)
+    rollout.set_defaults(restart=False)
+    text = "Replace all replicas and routers of `tandem serve` by new ones, as it serves."
+    _add_client(commands, "restart", _calling("rollout"), text).set_defaults(restart=True)
+    purge = _add_client(commands, "purge", _calling("purge"), "Purge the cached KV of a tenant.")
+    purge.add_argument("tenant", metavar="TENANT", help="whose cached KV is hidden and overwritten")
+    _add_requests(commands)
+    _add_client(commands, "stop", _stop, "End the cluster that `tandem serve` started.")
+    _add_keys(commands)
+    text = "Look at this machine, a configuration, its model; exit 1: warnings, 2: errors."
+    look = commands.add_parser("doctor", help=text, description=text)
+    look.set_defaults(run=_doctor)
+    add_doctor(look)
+    text = "Make the secret of a cluster on several hosts (security.secret_file)."
+    secret = commands.add_parser("secret", help=text, description=text)
+    secret.set_defaults(run=_secret)
+    secret.add_argument("file", metavar="FILE", help="a new file, readable for this user alone")
+    _add_batch(commands)
+    _add_bench(commands)
+    return parser
+
+
+def _add_generation(commands: Any) -> None:
     chat = _add_client(
         commands, "chat", _calling("ask", "chat"), "Talk with the model.", several=True
     )
@@ -193,22 +227,9 @@ def build_parser() -> argparse.ArgumentParser:
     resume.add_argument("stream", metavar="ID", help="its id, as `--resumable` prints it")
     text = "the tokens of each choice that you have; default: none"
     resume.add_argument("--have", type=int, nargs="+", metavar="N", help=text)
-    status = _add_client(commands, "status", _status, "Show every replica; exit 1 if one is lost.")
-    status.add_argument("--json", action="store_true", help="print JSON")
-    role = _add_client(commands, "role", _role, "Give a replica another role while it runs.")
-    role.add_argument("replica", metavar="REPLICA", help="its id, as `tandem status` shows it")
-    role.add_argument("role", metavar="ROLE", help="prefill, decode or both")
-    text = "Another model or configuration for a cluster of `tandem serve`, as it serves."
-    rollout = _add_client(commands, "rollout", _calling("rollout"), text)
-    rollout.add_argument("--config", metavar="FILE", help="the YAML configuration, all of it")
-    rollout.add_argument("--model", metavar="PATH", help="folder of the model")
-    text = "allow fewer keys, certificates or limits on who may call, and print what that is"
-    rollout.add_argument("--weaken-security", action="store_true", help=text)
-    rollout.set_defaults(restart=False)
-    text = "Replace all replicas and routers of `tandem serve` by new ones, as it serves."
-    _add_client(commands, "restart", _calling("rollout"), text).set_defaults(restart=True)
-    purge = _add_client(commands, "purge", _calling("purge"), "Purge the cached KV of a tenant.")
-    purge.add_argument("tenant", metavar="TENANT", help="whose cached KV is hidden and overwritten")
+
+
+def _add_requests(commands: Any) -> None:
     text = "List requests that ended on a router: when, where, and how long each stage took."
     listed = _add_client(
         commands, "requests", _calling("requests", "list_requests"), text, several=True
@@ -220,19 +241,6 @@ def build_parser() -> argparse.ArgumentParser:
         commands, "explain", _calling("requests", "explain"), text, several=True
     )
     add_requests(listed, explained)
-    _add_client(commands, "stop", _stop, "End the cluster that `tandem serve` started.")
-    _add_keys(commands)
-    text = "Look at this machine, a configuration, its model; exit 1: warnings, 2: errors."
-    look = commands.add_parser("doctor", help=text, description=text)
-    look.set_defaults(run=_doctor)
-    add_doctor(look)
-    text = "Make the secret of a cluster on several hosts (security.secret_file)."
-    secret = commands.add_parser("secret", help=text, description=text)
-    secret.set_defaults(run=_secret)
-    secret.add_argument("file", metavar="FILE", help="a new file, readable for this user alone")
-    _add_batch(commands)
-    _add_bench(commands)
-    return parser
 
 
 def _add_serve(commands: Any) -> None:

@@ -69,11 +69,10 @@ def create_app(
     """The app over `generator`; `metrics` gives the body and the content type of `/metrics`.
 
     `rules` say which pages may call; without them, pages of this server by its usual names.
+    `more_routes` are served beside the routes of the API. `arrived` says when a request that is
+    read now came to the socket (monotonic).
 
-    `more_routes` are served beside those of the API.
-
-    `arrived` says when a request that is read now came to the socket (monotonic).
-    Its `state.drain` ends the WebSockets, each when its generations have ended. Its
+    The app's `state.drain` ends the WebSockets, each when its generations have ended. Its
     `state.refusals` counts what it refuses, for the server to count there too.
     """
     gateway = HttpGateway(
@@ -95,11 +94,7 @@ def create_app(
             Route("/v1/completions", answering(gateway.completions), methods=["POST"]),
             Route("/v1/messages", answering(messages.create), methods=["POST"]),
             Route("/v1/messages/count_tokens", answering(messages.count), methods=["POST"]),
-            Route("/v1/responses", answering(responses.create), methods=["POST"]),
-            Route("/v1/responses/{response_id}", answering(responses.retrieve)),
-            Route(
-                "/v1/responses/{response_id}/cancel", answering(responses.cancel), methods=["POST"]
-            ),
+            *_response_routes(responses),
             Route("/v1/streams", answering(streams.answer)),
             Route("/v1/streams/{stream_id}", answering(streams.answer), methods=_STREAM_METHODS),
             WebSocketRoute("/v1/stream", sockets.serve),
@@ -118,6 +113,15 @@ def create_app(
     app.state.drain = sockets.drain
     app.state.refusals = refusals
     return app
+
+
+def _response_routes(responses: ResponseEndpoints) -> list[Route]:
+    one = "/v1/responses/{response_id}"
+    return [
+        Route("/v1/responses", answering(responses.create), methods=["POST"]),
+        Route(one, answering(responses.retrieve)),
+        Route(f"{one}/cancel", answering(responses.cancel), methods=["POST"]),
+    ]
 
 
 class HttpGateway:
