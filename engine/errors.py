@@ -38,6 +38,7 @@ __all__ = [
     "Unauthenticated",
     "Unavailable",
     "UnsupportedModel",
+    "first_line",
     "shown",
 ]
 
@@ -57,3 +58,9 @@ def shown(value: object) -> str:
     else:
         return "an object" if isinstance(value, dict) else "a list"
     return quoted if len(quoted) <= _SHOWN_CHARACTERS else f"{quoted[: _SHOWN_CHARACTERS - 3]}..."
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's text without its end mark; else the name of its class."""
+    lines = str(error).strip().splitlines()
+    return lines[0].rstrip(".:") if lines else type(error).__name__

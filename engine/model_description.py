@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from engine.config import Dtype, ModelConfig, is_hub_name
-from engine.errors import UnsupportedModel
+from engine.errors import UnsupportedModel, first_line
 from engine.quantization import refuse_quantised
 from engine.safetensors_header import read_header
 
@@ -100,7 +100,7 @@ def resolve(path: str) -> Path:
     except UnsupportedModel:
         raise
     except Exception as error:
-        reason = str(error).split("\n", 1)[0]
+        reason = first_line(error)
         raise UnsupportedModel(
             f"model {path} is neither a folder nor to be had from the hub: {reason}"
         ) from error
@@ -112,7 +112,7 @@ def _read_config(folder: Path) -> Any:
     try:
         return AutoConfig.from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError, KeyError) as error:
-        reason = str(error).split("\n", 1)[0]
+        reason = first_line(error)
         raise UnsupportedModel(f"{folder.name}: config.json cannot be read: {reason}") from error
 
 

@@ -23,6 +23,7 @@ from typing import Any
 import torch
 import torch.distributed
 
+from engine.errors import first_line
 from kv_transfer.errors import ChannelBroken
 from kv_transfer.transports.gloo import GlooChannel
 from kv_transfer.transports.nccl import NcclChannel
@@ -56,7 +57,7 @@ class ChannelPeer:
         try:
             told = getattr(self, f"_{command.pop('do')}")(**command)
         except (ChannelBroken, RuntimeError) as error:
-            told = {"error": str(error).split("\n", 1)[0][:200]}
+            told = {"error": first_line(error)[:200]}
         return {"seconds": time.perf_counter() - began_s, **told}
 
     def close(self) -> None:

@@ -21,6 +21,7 @@ from torch.nn.functional import linear as cublas
 
 from bench.gpu.clock import bandwidth, timed
 from bench.gpu.model import FULL, TINY, GpuScale, decoder
+from engine.errors import first_line
 from engine.kernels.dependent_launch import DependentLaunch, why_no_dependent_launch
 from engine.model.cuda_graphs import CudaGraphs, Step
 from engine.model.fused_weights import Linear
@@ -67,8 +68,8 @@ def run(device: torch.device, dry: bool) -> dict[str, list[Row]]:
         read = max(bandwidth(scale, device).values())
         ops = TritonOps(decoder(replace(scale, layers=1), device))
         setup = _Setup(scale, device, read, record, ops)
-        rows = [row for name in _shapes(scale) for row in _product(setup, name)]
-        return {"products of few rows": rows, "chain of a layer": list(_chains(setup))}
+        products = [row for name in _shapes(scale) for row in _product(setup, name)]
+        return {"products of few rows": products, "chain of a layer": list(_chains(setup))}
 
 
 def rows(device: torch.device, dry: bool) -> Iterator[Row]:
@@ -105,7 +106,7 @@ def _product(setup: _Setup, name: str) -> Iterator[Row]:
             try:
                 yield where | _measured(setup, apply, x, weights, expected)
             except Exception as error:  # too much shared memory, for example
-                yield where | {"error": str(error).split("\n", 1)[0][:200]}
+                yield where | {"error": first_line(error)[:200]}
 
 
 def _measured(setup: _Setup, apply: Way, x: Tensor, weights: list[Linear], expected: Tensor) -> Row:
@@ -197,9 +198,9 @@ def main() -> None:
     parser.add_argument("--dry", action="store_true", help="tiny shapes on the CPU")
     options = parser.parse_args()
     device = torch.device("cpu" if options.dry else "cuda")
-    for section, rows in run(device, options.dry).items():
+    for section, found in run(device, options.dry).items():
         print(section)
-        for row in rows:
+        for row in found:
             print(" ", json.dumps(row))
 
 

@@ -13,6 +13,7 @@ from bench.gpu.clock import timed
 from bench.gpu.harness import GpuBench
 from bench.gpu.model import packed
 from bench.gpu.varlen_attention import VarlenPrefill
+from engine.errors import first_line
 from engine.model.attention_hf import attend_segments
 from engine.model.attention_triton import PagedAttention, Tiles, TritonAttention
 from engine.model.ops_cuda import TritonOps, processors
@@ -137,7 +138,7 @@ def _attention_row(
     try:
         taken = _seconds(bench, attention, step, recorded=recorded)
     except Exception as error:
-        bench.report.row(section, **where, error=str(error).split("\n", 1)[0][:200])
+        bench.report.row(section, **where, error=first_line(error)[:200])
         return
     bench.report.row(section, **where, us=taken * 1e6, of_floor=floor / taken)
 

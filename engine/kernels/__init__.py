@@ -15,6 +15,8 @@ from pathlib import Path
 
 import torch
 
+from engine.errors import first_line
+
 _FOLDER = Path(__file__).with_name("cpu")
 # Sums keep their order. Otherwise a token's numbers would depend on the size of its batch.
 _MATH = ("-ffast-math", "-fno-finite-math-only", "-fno-associative-math")
@@ -76,7 +78,7 @@ def why_not_loaded(build: Build = NATIVE) -> str | None:
             else:
                 _compile(build, path)
     except (OSError, RuntimeError, ImportError) as error:
-        return f"the C++ operations did not build: {str(error).splitlines()[0]}"
+        return f"the C++ operations did not build: {first_line(error)}"
     return None
 
 

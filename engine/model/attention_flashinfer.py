@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from engine.errors import Internal
+from engine.errors import Internal, first_line
 from engine.kv.cache import KvCache
 from engine.kv.layout import KvLayout, LayerShape
 from engine.model.attention_triton import TritonAttention
@@ -146,7 +146,7 @@ class PromptAttention:
             own = seconds(lambda: self._triton(query, store, batch, **how))
             other = seconds(lambda: self._flashinfer(query, store, batch, **how))
         except Exception as error:  # of the library, its compiler, or an answer that differs
-            reason = str(error).split("\n", 1)[0]
+            reason = first_line(error)
             log.warning("FlashInfer's attention is not used: %s", reason)
             return
         self.wins = other <= _FASTER * own

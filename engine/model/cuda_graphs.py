@@ -16,6 +16,7 @@ from functools import partial
 
 import torch
 
+from engine.errors import first_line
 from engine.kv.cache import KvCache
 from engine.model.packed_batch import PackedBatch, QuerySegment, blocks_of
 from engine.types.sequence import Span
@@ -192,7 +193,7 @@ class DecodeReplays:
             try:
                 self._recorded[rows] = self._record(partial(self._step, rows))
             except RuntimeError as error:
-                log.warning("decode of %d stays eager: %s", rows, str(error).split("\n", 1)[0])
+                log.warning("decode of %d stays eager: %s", rows, first_line(error))
             else:
                 log.info("decode of %d recorded in %.2f s", rows, time.monotonic() - began_s)
             yield
@@ -209,7 +210,7 @@ class DecodeReplays:
             try:
                 record_draws(step(), self._record)
             except RuntimeError as error:
-                log.warning("draws of %d stay eager: %s", rows, str(error).split("\n", 1)[0])
+                log.warning("draws of %d stay eager: %s", rows, first_line(error))
             yield
 
     def _step(self, rows: int) -> Tensor:

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from engine.errors import UnsupportedModel
+from engine.errors import UnsupportedModel, first_line
 from engine.fp8.module import fp8_linears, keep_fp8, read_dequantised
 from engine.fp8.values import has_fp8
 from engine.kv.memory import TORCH_DTYPES
@@ -55,7 +55,7 @@ def load_weights(description: ModelDescription, device: torch.device) -> torch.n
     except torch.OutOfMemoryError:
         raise
     except (OSError, ValueError, RuntimeError, ImportError) as error:
-        reason = str(error).split("\n", 1)[0]
+        reason = first_line(error)
         raise UnsupportedModel(f"{description.folder.name}: {reason}") from error
 
 

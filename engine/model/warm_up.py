@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import torch
 
+from engine.errors import first_line
 from engine.kv.cache import KvCache
 from engine.model.packed_batch import pack
 from engine.model.runner import Runner, whole
@@ -44,7 +45,7 @@ def compute_once(runner: Runner, cache: KvCache, context_tokens: int) -> Iterato
         try:
             _compute(runner, cache, spans)
         except Exception as error:  # any error of a compiler; a request may never need this batch
-            log.warning("a first batch failed: %s", str(error).split("\n", 1)[0])
+            log.warning("a first batch failed: %s", first_line(error))
         yield
     log.info("%d kinds of batches computed in %.1f s", len(batches), time.monotonic() - began_s)
 
@@ -65,7 +66,7 @@ def time_passes(runner: Runner, cache: KvCache, context_tokens: int) -> PassTimi
             for tokens in (_TIMED_SHORT, longest)
         )
     except Exception as error:  # any error of a device; forecasts can start from a guess
-        log.warning("passes could not be timed: %s", str(error).split("\n", 1)[0])
+        log.warning("passes could not be timed: %s", first_line(error))
         return None
     timing = PassTiming.of_two(short, long)
     log.info("a pass takes %.4f s and %.7f s a token", timing.pass_s, timing.token_s)

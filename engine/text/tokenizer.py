@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from engine.errors import InvalidRequest, UnsupportedModel
+from engine.errors import InvalidRequest, UnsupportedModel, first_line
 from engine.text.control_tokens import ControlTokens, check_unicode
 from engine.text.token_names import bytes_of_piece, name_of_bytes
 from engine.text.token_pieces import TokenPieces, decoder_of, goes_by_token
@@ -86,7 +86,7 @@ class Tokenizer:
                 path, local_files_only=local, trust_remote_code=False
             )
         except (OSError, ValueError, ImportError, KeyError) as error:
-            raise UnsupportedModel(f"{path}: no tokenizer ({_first_line(error)})") from error
+            raise UnsupportedModel(f"{path}: no tokenizer ({first_line(error)})") from error
         if not getattr(fast, "is_fast", False):
             raise UnsupportedModel(f"{path}: {type(fast).__name__} is not a fast tokenizer")
         tokenizer = cls(fast, name=path, eos_ids=_generation_eos(path, local))
@@ -142,7 +142,7 @@ class Tokenizer:
             )
         except (TemplateError, *_TEMPLATE_ERRORS) as error:
             raise InvalidRequest(
-                f"the chat template of {self.name}: {_first_line(error)}", field="messages"
+                f"the chat template of {self.name}: {first_line(error)}", field="messages"
             ) from error
         return str(text)
 
@@ -254,8 +254,3 @@ def _generation_eos(path: str, local: bool) -> tuple[int, ...]:
     if eos is None:
         return ()
     return tuple(eos) if isinstance(eos, list) else (eos,)
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0].rstrip(".:") if lines else type(error).__name__

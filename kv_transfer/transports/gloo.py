@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.distributed
 
+from engine.errors import first_line
 from kv_transfer.errors import ChannelBroken
 from kv_transfer.transports.transport import Channel, ChannelSpec, Receipt, Wait, after
 
@@ -47,7 +48,7 @@ class GlooChannel(Channel):
         try:
             self._group: Any = _dist.ProcessGroupGloo(spec.store, spec.rank, 2, options)
         except RuntimeError as error:
-            raise ChannelBroken(f"gloo join: {_first_line(error)}") from error
+            raise ChannelBroken(f"gloo join: {first_line(error)[:300]}") from error
 
     def send(self, buffer: torch.Tensor) -> Wait:
         """See `Channel.send`."""
@@ -74,7 +75,7 @@ class GlooChannel(Channel):
         try:
             work = getattr(self._group, call)([buffer], self._peer, tag)
         except RuntimeError as error:
-            raise ChannelBroken(f"gloo {call}: {_first_line(error)}") from error
+            raise ChannelBroken(f"gloo {call}: {first_line(error)[:300]}") from error
 
         def wait(timeout_s: float) -> None:
             # After a failure the waits on the other connections get no time of their own.
@@ -83,10 +84,6 @@ class GlooChannel(Channel):
                 work.wait(timedelta(seconds=limit_s))
             except RuntimeError as error:
                 self._failed = True
-                raise ChannelBroken(f"gloo {call}: {_first_line(error)}") from error
+                raise ChannelBroken(f"gloo {call}: {first_line(error)[:300]}") from error
 
         return wait
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0][:300] if str(error) else type(error).__name__

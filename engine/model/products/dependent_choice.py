@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import torch
 
+from engine.errors import first_line
 from engine.kernels.dependent_launch import DependentLaunch
 from engine.model.products.few_rows import Timer
 
@@ -31,7 +32,7 @@ def choose_dependent(
         early_s = seconds(early)
     except Exception as error:  # of a compiler, a launch, or a recording
         dependent.on = False
-        log.warning("no dependent launch: %s", str(error).split("\n", 1)[0])
+        log.warning("no dependent launch: %s", first_line(error))
         return
     dependent.on = same and early_s < plain_s
     if not same:

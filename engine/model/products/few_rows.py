@@ -11,6 +11,7 @@ from typing import Protocol
 import torch
 from torch.nn.functional import linear
 
+from engine.errors import first_line
 from engine.model.fused_weights import Linear
 from engine.model.products.skinny import SkinnyProducts
 from engine.model.products.skinny_tiles import MOST_ROWS
@@ -122,7 +123,7 @@ class FewRows:
                 self._check(ours, theirs(x), x)
             self._most[kind], told = _won(ours, theirs, inputs, seconds)
         except Exception as error:  # of a compiler, a launch, or an answer that differs
-            reason = str(error).split("\n", 1)[0]
+            reason = first_line(error)
             log.warning("product %s: cuBLAS for all rows: %s", kind, reason)
         else:
             most = self._most[kind]
