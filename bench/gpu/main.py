@@ -1,4 +1,4 @@
-"""An 8 B Llama shape on one GPU: steps, passes, a burst, channels, memory, and kernels.
+"""An 8 B Llama shape on one GPU: steps, passes, a burst, channels, memory, products.
 
 `python -m bench.gpu.main` (`make bench-gpu`). Weights are random and made on the device. The
 sections come in the order of `SECTIONS`, each within its budget, and each row is written at once.

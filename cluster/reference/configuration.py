@@ -60,7 +60,10 @@ class Key:
     @property
     def unit(self) -> str:
         """The unit at the end of the name; empty where the value has none."""
-        return _UNITS.get(self.path.rpartition(".")[2].rpartition("_")[2], "")
+        name, _, end = self.path.rpartition(".")[2].rpartition("_")
+        if name.endswith("_per"):
+            return f"per {_UNITS[end].removesuffix('s')}"
+        return _UNITS.get(end, "")
 
 
 def page() -> str:

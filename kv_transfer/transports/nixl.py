@@ -85,7 +85,7 @@ class _Served:
 
     @classmethod
     def of(cls, memory: OwnMemory) -> _Served:
-        """The one for that memory, made by its first user; each user calls `leave` once."""
+        """The agent for that memory, made by its first user; each user calls `leave` once."""
         with cls._lock:
             key = memory.cache.data_ptr()
             served = cls._all.get(key) or cls._all.setdefault(key, cls(memory))
@@ -93,7 +93,7 @@ class _Served:
             return served
 
     def leave(self) -> None:
-        """Have one user less; the memory is registered no more without any."""
+        """Have one user less; the end of the last user ends the agent."""
         with self._lock:
             self.users -= 1
             if not self.users:

@@ -77,10 +77,10 @@ class ReadAgent:
         timeout_s: float,
         aborted: threading.Event,
     ) -> None:
-        """Read ranges of a peer's memory: each side has a kind of memory, and [n, 3] of address,
-        size and device. The agent ends with a read that fails or takes longer than `timeout_s`.
+        """Read ranges of a peer's memory into own memory.
 
-        Raises TransferFailed, and goes on, if the read could not begin.
+        The agent ends with a read that fails or takes longer than `timeout_s`. After a read that
+        cannot begin, which raises TransferFailed, the agent goes on.
         """
         try:
             self._call("read", lambda: self._prepare(peer, there, here))

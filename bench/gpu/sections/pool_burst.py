@@ -1,4 +1,4 @@
-"""A burst on one pool in this process, with the old settings and with those of a GPU."""
+"""A burst on one pool in this process, with the default settings of a CPU and of a GPU."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from bench.gpu.one_pool import PoolSettings, burst
 from bench.gpu.section import Row
 
 SETTINGS = (
-    PoolSettings("old", chunk_tokens=512, max_batch=64, itl_factor=2.0),
-    PoolSettings("new", chunk_tokens=2048, max_batch=256, itl_factor=None),
+    PoolSettings("cpu", chunk_tokens=512, max_batch=64, itl_factor=2.0),
+    PoolSettings("gpu", chunk_tokens=2048, max_batch=256, itl_factor=None),
 )
 _COUNT, _WITHIN_S, _PROMPT, _ANSWER = 300, 3.0, 544, 32
 _DRY_COUNT, _DRY_WITHIN_S, _DRY_PROMPT, _DRY_ANSWER = 16, 0.3, 32, 4

@@ -34,7 +34,12 @@ def experts_of(mlp: Any, config: Any) -> ModuleExperts | None:
     if stacks is None:
         return None
     if config.model_type == "gpt_oss":
-        router = ExpertRouter(mlp.router.weight, mlp.router.bias, config.num_experts_per_tok, True)
+        router = ExpertRouter(
+            mlp.router.weight,
+            mlp.router.bias,
+            config.num_experts_per_tok,
+            softmax_of_chosen=True,
+        )
         gate = ClampedGate(float(stacks.alpha), float(stacks.limit))
         return ModuleExperts(
             Experts(router, gate),

@@ -42,7 +42,7 @@ class RoutedExperts:
         self._every = torch.arange(len(gate_up), device=gate_up.device)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """See above."""
+        """The MLP of these rows; see the class."""
         chosen, shares = self._router.route(x)
         top_k = chosen.shape[1]
         experts, order = torch.sort(chosen.flatten(), stable=True)

@@ -52,7 +52,7 @@ def test_a_dry_run_has_all_rows_and_leaves_real_ones_alone(tmp_path):
     assert "faults" not in found, found["faults"]
     assert [name for name in found if name in names] == names
     assert {row["part"] for row in found["steps"]} == {"device", "sampled", "loop"}
-    assert [row["settings"] for row in found["burst"]] == ["old", "new"]
+    assert [row["settings"] for row in found["burst"]] == ["cpu", "gpu"]
     for row in found["burst"]:
         assert row["served"] + sum(row["refused"].values()) == row["requests"]
     assert found["channels"][-1]["alive"] == [True, True]

@@ -1,8 +1,8 @@
 """Admission at the speed of a GPU: none is refused that a device on paper computes in time.
 
-Before costs per pass there were three differences. Of 20 prompts that came at once to a new replica
-14 were refused. Passes of many short prompts made all prompts seem free, so that all of a burst
-behind them were admitted and came late. The device needed a quarter more passes.
+Forecasts count passes, which keeps three faults away. A new replica would refuse prompts that come
+at once. Many short prompts in a pass would make all prompts seem free, so that a burst behind them
+would be admitted and come late. The device would need more passes.
 """
 
 from __future__ import annotations
