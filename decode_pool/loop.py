@@ -47,8 +47,7 @@ class DecodeLoop(PoolLoop[DecodeJob]):
         self._recompute = RecomputeShare()
         self._step_interval = StepInterval(itl) if worker.shared_cores else None
         self._clock = StepClock(itl, self._recompute, scheduler.batch, self._step_interval)
-        self._joined = False
-        self._max_jobs = max_jobs
+        self._joined, self._max_jobs = False, max_jobs
         self._unread: list[DecodeJob] = []
         self._steps = StepPipeline(scheduler, worker, lambda: time.monotonic())
 
@@ -177,6 +176,7 @@ class DecodeLoop(PoolLoop[DecodeJob]):
         if step.prompts:
             self._scheduler.advanced(step.spans, time.monotonic() - step.began_s)
             PROMPT_TOKENS.inc(sum(s.count for s in step.spans[: step.prompts]), pool="decode")
+            self.pass_ends.tell()
         self._retire(step.spans, computed, before)
         return step
 
@@ -255,10 +255,9 @@ class DecodeLoop(PoolLoop[DecodeJob]):
         for span in kept:
             owner = span.sequence.owner
             job, outcome = self._jobs[owner], outcomes[owner]
-            if outcome is None:
-                continue
-            if isinstance(outcome, TandemError):
-                self._end(job, outcome)
+            if outcome is None or isinstance(outcome, TandemError):
+                if outcome is not None:
+                    self._end(job, outcome)
                 continue
             if job.stepped_from is None:
                 begun = job.sequence.output_tokens > 0

@@ -103,7 +103,7 @@ def _endpoints(rows: Sequence[Row], since_s: float) -> Section:
         )
     columns = (
         *("endpoint", "requests/s", "refused", "failed"),
-        *("TTFT p50", "TTFT p95", "gap p50", "gap p95"),
+        *("TTFT p50", "TTFT p95", "gap p95, median", "p95"),
     )
     return Section(f"endpoints, last {since_s:g} s", columns, lines)
 

@@ -107,6 +107,7 @@ async def test_prompts_beside_streams_keep_the_budget_and_use_it(monkeypatch, mi
         assert took_s < 0.8 * 40 * (STEP_S + PASS_S + 300 / engine.tokens_per_s)
         assert steps <= (30 if mixes else 15)
         assert bool(engine.mixed()) == mixes
+        assert subject.pass_ends.count == len(engine.passes) + len(engine.mixed())
         assert not mixes or engine.passes == [["first"]]
         await asyncio.gather(*streams)
 
