@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cluster.console.waterfall import plain
+from cluster.telemetry.requests.gaps import rank
 from protos import router_pb2
 
 _SLOWEST = 8
@@ -128,8 +129,7 @@ def _quantiles(rows: Iterable[Row], name: str) -> tuple[str, str]:
     values = sorted(float(row[name]) for row in rows if name in row)
     if not values:
         return "-", "-"
-    p50, p95 = (values[int(share * (len(values) - 1))] for share in (0.5, 0.95))
-    return _ms(p50), _ms(p95)
+    return _ms(rank(values, 0.5)), _ms(rank(values, 0.95))
 
 
 def _used(part: int, whole: int) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from cluster.telemetry.requests.gaps import rank
+
 # The chart's time, and the time of one point.
 WINDOW_S = 900.0
 STEP_S = 10.0
@@ -34,7 +36,7 @@ class _Values:
         if not self.kept:
             return None
         ranked = sorted(self.kept)
-        return round(ranked[min(len(ranked) - 1, int(share * len(ranked)))], 6)
+        return round(rank(ranked, share), 6)
 
 
 @dataclass(slots=True)

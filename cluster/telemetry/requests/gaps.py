@@ -28,7 +28,7 @@ class StreamGaps:
             return cls()
         every = 1 + (len(gaps) - 1) // _SAMPLES
         ranked = sorted(gaps[::every])
-        return cls(_rank(ranked, 0.5), _rank(ranked, 0.95), max(gaps))
+        return cls(rank(ranked, 0.5), rank(ranked, 0.95), max(gaps))
 
 
 def pauses_around(losses: Sequence[float], came_s: Sequence[float]) -> float:
@@ -37,5 +37,6 @@ def pauses_around(losses: Sequence[float], came_s: Sequence[float]) -> float:
     return sum(came_s[index] - came_s[index - 1] for index in around if 0 < index < len(came_s))
 
 
-def _rank(ranked: Sequence[float], share: float) -> float:
+def rank(ranked: Sequence[float], share: float) -> float:
+    """The value behind so large a share of others, which are in ascending order; at least one."""
     return ranked[min(len(ranked) - 1, int(share * len(ranked)))]
