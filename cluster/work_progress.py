@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -14,6 +15,11 @@ if TYPE_CHECKING:
 
 # Bound: how often a pipe gets a line, unless the note changes.
 _EVERY_S = 10.0
+
+
+def redraws(out: TextIO) -> bool:
+    """Whether it is a terminal that can show one place anew; a dumb one is as a pipe."""
+    return out.isatty() and os.environ.get("TERM", "").lower() not in ("dumb", "unknown")
 
 
 class WorkProgress:
@@ -40,7 +46,7 @@ class WorkProgress:
 
     def __enter__(self) -> Self:
         self._began_s = self._clock()
-        if self._out.isatty():
+        if redraws(self._out):
             self._bar = _bar(self._what, self._total, self._out)
             self._bar[0].start()
         return self

@@ -16,7 +16,10 @@ REQUEST_ID, TRACEPARENT = "x-request-id", "traceparent"
 _SUFFIX_BYTES = 4
 # With the suffix, and the number of a prompt, it fits a `request_id`.
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:@/+=-]{1,112}")
-_TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+# An id of zeros names nothing. A version above 00 may have more fields behind these; ff is none.
+_IDS = "(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
+_TRACEPARENT = re.compile(f"00-{_IDS}|(?!00|ff)[0-9a-f]{{2}}-{_IDS}(?:-.*)?")
+_KNOWN_FIELDS = 55
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +38,7 @@ class Trace:
         name, parent = header(REQUEST_ID) or "", header(TRACEPARENT) or ""
         return cls(
             name if _REQUEST_ID.fullmatch(name) else "",
-            parent if _TRACEPARENT.fullmatch(parent) else "",
+            parent[:_KNOWN_FIELDS] if _TRACEPARENT.fullmatch(parent) else "",
         )
 
     def new_id(self) -> str:

@@ -18,6 +18,7 @@ from cluster.cli.command_parser import CommandParser, VersionAction
 from cluster.cli.doctor import add_doctor
 from cluster.cli.requests import add_requests
 from cluster.cli.sampling_options import add_sampling
+from cluster.cli.standard_streams import open_closed_streams
 from cluster.cli.tls_options import add_tls, router_addresses, tls_ca
 from cluster.cli.top import add_top
 from engine.errors import TandemError, Unavailable
@@ -40,6 +41,7 @@ _SERVE_FLAGS = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
+    open_closed_streams()
     options = build_parser().parse_args(arguments)
     try:
         from cluster.telemetry.logging_setup import configure_logging

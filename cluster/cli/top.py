@@ -5,13 +5,15 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from cluster.api.limits import MAX_LISTED_ROWS
 from cluster.cli.columns import aligned
 from cluster.cli.requests import seconds_from
 from cluster.cli.top_view import Section, sections_of
-from engine.errors import Unavailable
+from cluster.work_progress import redraws
+from engine.errors import DeadlineExceeded, Unavailable
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -31,10 +33,10 @@ def add_top(parser: argparse.ArgumentParser) -> None:
 
 def top(options: argparse.Namespace) -> int:
     """Show the cluster until the user ends it; one plain page where stdout is no terminal."""
-    if not sys.stdout.isatty():
+    if not redraws(sys.stdout):
         print(as_text(asyncio.run(_looked(options))))
         return 0
-    asyncio.run(_live(options))
+    asyncio.run(live(lambda: _looked(options), options.every))
     return 0
 
 
@@ -47,18 +49,19 @@ def as_text(sections: list[Section]) -> str:
     return "\n\n".join(parts)
 
 
-async def _live(options: argparse.Namespace) -> None:
+async def live(look: Callable[[], Awaitable[list[Section]]], every_s: float) -> None:
+    """Show what `look` finds, every so many seconds, until it raises what no later look mends."""
     from rich.console import Group
     from rich.live import Live
     from rich.text import Text
 
-    shown = _tables(await _looked(options))
+    shown = _tables(await look())
     with Live(shown, screen=True, auto_refresh=False) as live:
         while True:
-            await asyncio.sleep(options.every)
+            await asyncio.sleep(every_s)
             try:
-                shown = _tables(await _looked(options))
-            except Unavailable as error:
+                shown = _tables(await look())
+            except (Unavailable, DeadlineExceeded) as error:
                 # It may come back, and what was seen last stays readable until then.
                 live.update(Group(shown, Text(error.message)), refresh=True)
             else:

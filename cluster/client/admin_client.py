@@ -14,6 +14,7 @@ import grpc.aio
 from google.protobuf.message import Message
 
 from cluster.tenants.operator_key import dialled, operator_key
+from engine.errors import DeadlineExceeded
 from protos import router_pb2, router_pb2_grpc
 from tandem_client.router_address import Address, RouterAddress, open_channel
 from tandem_client.rpc_errors import error_from_rpc
@@ -105,4 +106,7 @@ async def _call(
         try:
             return await call(request, timeout=timeout_s, metadata=metadata)
         except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                message = f"router at {router.target}: no answer within {timeout_s:g} s"
+                raise DeadlineExceeded(message) from None
             raise error_from_rpc(error) from None

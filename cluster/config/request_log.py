@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from engine.config import require
 
 _MIB = 1 << 20
-_OTLP = re.compile(r"https?://[^\s/@]+:\d{1,5}")
+_OTLP = re.compile(r"https?://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):(\d{1,5})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +62,10 @@ class TracingConfig:
     """Spans that wait for a slow collector; more are dropped."""
 
     def __post_init__(self) -> None:
-        known = self.otlp is None or _OTLP.fullmatch(self.otlp) is not None
-        require(known, "otlp must be http://HOST:PORT or https://HOST:PORT")
+        known = None if self.otlp is None else _OTLP.fullmatch(self.otlp)
+        right = self.otlp is None or (known is not None and 1 <= int(known.group(1)) <= 65535)
+        require(right, "otlp must be http://HOST:PORT or https://HOST:PORT")
         require(0 <= self.share <= 1, "share must be between 0 and 1")
         require(self.most_per_s > 0, "most_per_s must be positive")
-        require(self.buffered_spans >= 64, "buffered_spans must be at least 64")
+        bounded = 64 <= self.buffered_spans <= 1_000_000
+        require(bounded, "buffered_spans must be between 64 and 1000000")

@@ -110,7 +110,7 @@ class ConsoleFeed:
     async def _run(self) -> None:
         """Make events while anybody looks."""
         try:
-            await asyncio.to_thread(self._model.catch_up)
+            await self._model.catch_up()
             ticks = 0
             while self._viewers:
                 if ticks % _SELDOM == 0:

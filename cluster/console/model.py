@@ -6,9 +6,10 @@ counted once: while the request runs, or else when it has ended.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from cluster.console.link_rates import LinkRates
@@ -67,14 +68,11 @@ class ConsoleModel:
         self._cluster: Json = {}
         self._rises: list[Json] = []
 
-    def catch_up(self) -> None:
-        """Count the rows that came while nobody looked. It may take long: call it on a thread."""
-        since, now = self._clock() - WINDOW_S, time.monotonic()
-        last = self._source.rows.last
-        for row in self._source.rows.after(self._last):
-            if row.received_at + (row.total_s or 0.0) >= since:
-                self._count_row(row, now)
-        self._last = last
+    async def catch_up(self) -> None:
+        """Count the rows that came while nobody looked, on a thread, since that may take long."""
+        # The event loop adds rows meanwhile. So they are taken here, and none is counted twice.
+        rows, self._last = self._source.rows.after(self._last), self._source.rows.last
+        await asyncio.to_thread(self._count_late, rows)
         self._links = LinkRates()
 
     def explain(self) -> None:
@@ -143,6 +141,12 @@ class ConsoleModel:
             if not counted.first_token and (sample := TtftSample.of_running(view)) is not None:
                 counted.first_token = True
                 self._count_sample(sample)
+
+    def _count_late(self, rows: Sequence[RequestRow]) -> None:
+        since, now = self._clock() - WINDOW_S, time.monotonic()
+        for row in rows:
+            if row.received_at + (row.total_s or 0.0) >= since:
+                self._count_row(row, now)
 
     def _count_row(self, row: RequestRow, now: float) -> None:
         counted = self._counted.pop((row.tenant, row.request_id), None) or _Counted()

@@ -49,7 +49,8 @@ def open_client(
             encoding_errors="replace",  # bytes that are no text are a value to refuse, not a fault
         )
     except ValueError as error:
-        raise ConfigError(f"directory.url {config.url!r}: {error}") from None
+        # The address may have a password, and this goes to logs.
+        raise ConfigError(f"directory.url is no address of a Redis: {error}") from None
     if config.url.startswith("rediss:"):
         _verify(client.connection_pool, tls)
     return client

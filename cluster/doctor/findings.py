@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
+from cluster.console.waterfall import plain
+
 
 class Severity(StrEnum):
     """From `ok` to `error`: with an error Tandem cannot serve here as configured."""
@@ -45,7 +47,7 @@ def as_text(findings: Iterable[Finding]) -> str:
     """The findings as lines; what to change stands below each."""
     lines = []
     for one in findings:
-        lines.append(f"{one.severity.value:7}  {one.subject}: {one.found}")
+        lines.append(plain(f"{one.severity.value:7}  {one.subject}: {one.found}"))
         if one.change:
             lines.append(f"         -> {one.change}")
     return "\n".join(lines)

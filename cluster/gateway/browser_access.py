@@ -23,6 +23,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cluster.api.error_mapping import error_body
+from cluster.gateway.answers.failures import NO_SNIFF
 from cluster.gateway.messages.errors import is_messages, messages_error
 from cluster.gateway.sse import dump
 from protos.wire.refusals import RefusedConnections
@@ -112,7 +113,7 @@ class BrowserGuard:
         body = error_body(message, "invalid_request_error", f"forbidden_{reason}", None)
         if is_messages(path):
             status, body = messages_error(status, message, None)
-        return Response(dump(body), status, None, "application/json")
+        return Response(dump(body), status, NO_SNIFF, "application/json")
 
     def _granting(self, origin: str, send: Send) -> Send:
         async def granting(message: Message) -> None:

@@ -7,7 +7,9 @@ import os
 import pty
 from contextlib import suppress
 
-from cluster.work_progress import WorkProgress
+import pytest
+
+from cluster.work_progress import WorkProgress, redraws
 
 
 class Clock:
@@ -43,7 +45,8 @@ def test_without_a_total_each_news_is_told():
     ]
 
 
-def test_a_terminal_gets_a_bar():
+def test_a_terminal_gets_a_bar(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
     main, terminal = pty.openpty()
     with os.fdopen(terminal, "w") as out, WorkProgress("[batch]", 10, out) as progress:
         progress.at(10, "none failed")
@@ -53,3 +56,16 @@ def test_a_terminal_gets_a_bar():
             shown += os.read(main, 1 << 16).decode()
     os.close(main)
     assert "[batch]" in shown and "10/10" in shown and "none failed" in shown
+
+
+@pytest.mark.parametrize("term", ["dumb", "DUMB", "unknown"])
+def test_a_dumb_terminal_gets_lines(monkeypatch, term):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    monkeypatch.setenv("TERM", term)
+    out = Terminal()
+    with WorkProgress("batch", 10, out) as progress:
+        progress.at(5, "none failed")
+        assert "5 of 10" in out.getvalue() and not redraws(out)

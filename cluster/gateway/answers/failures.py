@@ -20,6 +20,8 @@ from engine.errors import Internal, TandemError
 log = logging.getLogger(__name__)
 
 CLIENT_CLOSED = 499
+# An error quotes what it was asked for, and no browser may take that for a page.
+NO_SNIFF = {"x-content-type-options": "nosniff"}
 _REFUSED = {408: "timeout", 413: "body", 415: "content_type"}
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -75,7 +77,7 @@ def _http_failure(request: Request, error: HTTPException) -> Response:
 
 def _error(request: Request, body: Json, status: int, headers: dict[str, str]) -> Response:
     """An error in the form of the API that the request is of."""
-    headers |= identified(request)
+    headers |= identified(request) | NO_SNIFF
     if is_messages(request.url.path):
         message = body["error"]["message"]
         status, body = messages_error(status, message, headers[MESSAGES_ID])

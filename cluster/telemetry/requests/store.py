@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import takewhile
+from itertools import islice
 
 from cluster.api.limits import LISTED_ROWS, MAX_LISTED_ROWS
 from cluster.api.validation import check_name, check_request_id
@@ -95,8 +95,8 @@ class RequestStore:
 
     def after(self, number: int) -> list[RequestRow]:
         """The rows that were added behind the row of that number, in the order of their ends."""
-        found = list(takewhile(lambda one: one > number, reversed(self._rows)))
-        return [self._rows[one] for one in reversed(found)]
+        newest = islice(reversed(self._rows.values()), max(0, self._last - number))
+        return list(newest)[::-1]
 
     def get(self, number: int) -> RequestRow | None:
         """The row of that number, if it is still held."""

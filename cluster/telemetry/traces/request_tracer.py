@@ -7,6 +7,8 @@ traces.
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
@@ -34,7 +36,7 @@ from cluster.telemetry.traces.stage_spans import request_attributes, stage_spans
 
 _NS = 1_000_000_000
 # Bound: one attempt to send spans, and the wait at the end of a router.
-_SEND_S = 5.0
+SEND_S = 5.0
 # Bound: spans that are encoded at once. The event loop waits meanwhile, for 2 ms at most.
 _MOST_BATCH = 64
 _SCOPE = InstrumentationScope("tandem")
@@ -55,24 +57,34 @@ class RequestSpan:
 
 
 class RequestTracer:
-    """Makes the traces of one router. `processor` takes the spans that ended."""
+    """Makes the traces of one router. `processor` takes the spans that ended.
 
-    def __init__(self, config: TracingConfig, router: str, processor: SpanProcessor) -> None:
+    `cut_off` makes `processor` drop what it has not sent; any thread may call it.
+    """
+
+    def __init__(
+        self,
+        config: TracingConfig,
+        router: str,
+        processor: SpanProcessor,
+        cut_off: Callable[[], object] | None = None,
+    ) -> None:
         self._resource = Resource.create(
             {"service.name": "tandem-router", "service.instance.id": router}
         )
         self._sampler = CappedSampler(config.share, config.most_per_s)
         self._processor = processor
+        self._cut_off = cut_off
         self._ids = RandomIdGenerator()
 
     @classmethod
     def to_collector(cls, config: TracingConfig, router: str) -> RequestTracer:
         """A tracer that sends spans to the configured collector from a thread of its own."""
-        exporter = OTLPSpanExporter(endpoint=config.otlp, timeout=_SEND_S)
+        exporter = OTLPSpanExporter(endpoint=config.otlp, timeout=SEND_S)
         processor = BatchSpanProcessor(
             exporter, max_queue_size=config.buffered_spans, max_export_batch_size=_MOST_BATCH
         )
-        return cls(config, router, processor)
+        return cls(config, router, processor, exporter.shutdown)
 
     def begin(self, traceparent: str) -> RequestSpan:
         """The span of a new request; its parent is the client's `traceparent`, if not empty."""
@@ -108,9 +120,17 @@ class RequestTracer:
         self._put(self._whole(begun, row))
 
     def close(self) -> None:
-        """Send what waits, and end; blocks for at most a few seconds. Idempotent."""
-        self._processor.force_flush(round(_SEND_S * 1000))
-        self._processor.shutdown()
+        """Send what waits, and end; blocks for at most a few seconds. Idempotent.
+
+        OpenTelemetry's own end waits for each batch that is left, one after the other.
+        """
+        cut_off = threading.Timer(SEND_S, self._cut_off or (lambda: None))
+        cut_off.daemon = True
+        cut_off.start()
+        try:
+            self._processor.shutdown()
+        finally:
+            cut_off.cancel()
 
     def _whole(self, begun: RequestSpan, row: RequestRow) -> ReadableSpan:
         events: tuple[Event, ...] = ()

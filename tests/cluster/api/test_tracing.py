@@ -20,3 +20,27 @@ def test_what_is_no_id_is_ignored(wrong):
     trace = Trace.of({"x-request-id": wrong, "traceparent": wrong}.get)
     assert trace == Trace() and trace.fields() == {}
     check_request_id(trace.new_id())
+
+
+def test_a_later_version_is_read_as_far_as_it_is_known():
+    later = "cc" + PARENT[2:]
+    for more in ("", "-", "-what=the-future" * 4000):
+        assert Trace.of({"traceparent": later + more}.get).parent == later
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "ff" + PARENT[2:],
+        PARENT + "-more",
+        PARENT.upper(),
+        "cc" + PARENT[2:] + "more",
+        PARENT + "\n",
+        PARENT.replace("4bf92f3577b34da6a3ce929d0e0e4736", "0" * 32),
+        PARENT.replace("00f067aa0ba902b7", "0" * 16),
+        f"{PARENT}, {PARENT}",
+        PARENT * 1200,
+    ],
+)
+def test_a_parent_that_is_none_is_ignored(wrong):
+    assert Trace.of({"traceparent": wrong}.get) == Trace()

@@ -79,3 +79,13 @@ def test_help_loads_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "set()"
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+def test_a_closed_output_is_no_fault(closed: str, tmp_path: Path) -> None:
+    said = tmp_path / "said"
+    command = (
+        f"{sys.executable} -m cluster.cli.main top --address 127.0.0.1:1 >{said} 2>&1 {closed}"
+    )
+    assert subprocess.run(["sh", "-c", command], timeout=60).returncode == 2
+    assert "Traceback" not in said.read_text()

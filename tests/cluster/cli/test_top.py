@@ -12,8 +12,10 @@ import time
 
 import pytest
 
+from cluster.cli import top
 from cluster.cli.top_view import sections_of
 from cluster.telemetry.requests.row import brief
+from engine.errors import DeadlineExceeded, Unavailable
 from protos import router_pb2
 from tests.cluster.cli.fake_router import Router, run
 from tests.cluster.cli.test_requests import REFUSED, ROW
@@ -94,6 +96,20 @@ def test_piped_it_is_one_page_without_colours(router: Router, capsys):
     assert code == 0 and "\x1b" not in out
     assert "ENDPOINTS, LAST 120 S" in out and "prefill-0" in out
     assert router.admin.wanted[0].since_s == 120
+
+
+async def test_it_goes_on_while_a_router_does_not_answer():
+    looks = [[], Unavailable("gone"), DeadlineExceeded("late"), KeyError("the end of the test")]
+
+    async def look():
+        found = looks.pop(0)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    with pytest.raises(KeyError):
+        await top.live(look, 0.0)
+    assert not looks
 
 
 def test_in_a_terminal_it_goes_on_until_it_is_ended(router: Router):

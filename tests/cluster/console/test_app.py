@@ -140,6 +140,17 @@ def test_another_method_is_refused(source):
     assert client(source).post("/").status_code == 405
 
 
+@pytest.mark.parametrize(
+    "path", ["/console/no.js", "/console/../x", "/console/requests?a=1", *ACTS]
+)
+def test_no_browser_takes_a_refusal_for_a_page(source, path):
+    asked = client(source)
+    elsewhere = {"origin": "https://page.example"}
+    for answer in (asked.get(path), asked.post(path), asked.get(path, headers=elsewhere)):
+        assert answer.status_code >= 400
+        assert answer.headers["x-content-type-options"] == "nosniff"
+
+
 def test_a_page_of_another_site_gets_nothing(source):
     for path in ("/console", *READS, *ACTS):
         answer = client(source).get(path, headers={"origin": "https://page.example"})

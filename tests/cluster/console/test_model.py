@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+
 from cluster.console.model import ConsoleModel
 from cluster.console.source import RunningView
+from cluster.telemetry.requests.store import RequestStore
 from tests.cluster.console.scripted_source import NOW, ScriptedSource, choice, row
 
 
@@ -47,12 +51,32 @@ def test_a_first_token_and_a_transfer_count_once_though_the_request_runs_and_end
     assert first_tokens(model.changes()) == 2
 
 
-def test_what_came_while_nobody_looked_is_counted_without_a_link():
+async def test_rows_that_come_meanwhile_count_once_and_spoil_nothing():
+    class Rows(RequestStore):
+        def after(self, number):
+            assert threading.current_thread() is threading.main_thread()
+            return super().after(number)
+
+    source = ScriptedSource()
+    source.rows = Rows()
+    for number in range(2000):
+        source.rows.add(row(f"r{number}", NOW - 5, choice()))
+    model = model_of(source)
+    counting = asyncio.create_task(model.catch_up())
+    while not counting.done():
+        source.rows.add(row("late", NOW - 5, choice()))
+        await asyncio.sleep(0)
+    await counting
+    model.changes()
+    assert first_tokens(model.whole()) == len(source.rows)
+
+
+async def test_what_came_while_nobody_looked_is_counted_without_a_link():
     source = ScriptedSource()
     source.rows.add(row("old", NOW - 2000, choice()))
     source.rows.add(row("new", NOW - 5, choice(transfer_bytes=5)))
     model = model_of(source)
-    model.catch_up()
+    await model.catch_up()
     changes = model.changes()
     assert first_tokens(model.whole()) == 1
     assert changes["links"] == []

@@ -6,8 +6,10 @@ import asyncio
 
 import pytest
 
-from cluster.discovery.redis_client import answered
-from engine.errors import Unavailable
+from cluster.config.deployment import DirectoryConfig
+from cluster.config.tls import RedisTlsConfig
+from cluster.discovery.redis_client import answered, open_client
+from engine.errors import ConfigError, Unavailable
 
 
 async def write_after_a_reset():
@@ -46,3 +48,10 @@ async def test_another_fault_stays_what_it_is():
 
     with pytest.raises(RuntimeError, match="ours"):
         await answered(command(), 1.0)
+
+
+@pytest.mark.parametrize("url", ["redis://:hidden@h:999999", "http://:hidden@h:1", "hidden"])
+def test_a_wrong_address_is_refused_without_its_password(url):
+    with pytest.raises(ConfigError, match=r"directory\.url") as refused:
+        open_client(DirectoryConfig(url=url), 1.0, RedisTlsConfig())
+    assert "hidden" not in refused.value.message

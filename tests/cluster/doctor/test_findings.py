@@ -36,6 +36,12 @@ def test_what_to_change_stands_below():
     ]
 
 
+def test_a_finding_is_one_line_and_controls_no_terminal():
+    hostile = Finding("model", Severity.OK, "a\x1b[31mb\nok  memory: lots\x9b\u202e")
+    (line,) = as_text([hostile]).split("\n")
+    assert line.isprintable()
+
+
 def test_what_cannot_be_looked_at_is_a_warning():
     def look():
         yield OK

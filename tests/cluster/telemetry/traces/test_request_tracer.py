@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import time
 from dataclasses import replace
 
 import pytest
@@ -10,6 +12,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from cluster.config.request_log import TracingConfig
+from cluster.telemetry.traces import request_tracer
 from cluster.telemetry.traces.request_tracer import RequestTracer
 from tests.cluster.telemetry.traces.test_stage_spans import ROW
 from tests.otlp_collector import collector
@@ -96,3 +99,16 @@ def test_a_collector_that_is_away_delays_nobody():
     for _ in range(50):
         tracer.end(tracer.begin(""), ENDED)
     tracer.close()
+
+
+def test_a_collector_that_never_answers_holds_the_end_for_one_bound(monkeypatch):
+    monkeypatch.setattr(request_tracer, "SEND_S", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        config = TracingConfig(otlp=url, most_per_s=1000, buffered_spans=8192)
+        tracer = RequestTracer.to_collector(config, "router-0")
+        for _ in range(300):
+            tracer.end(tracer.begin(""), ENDED)
+        began_s = time.monotonic()
+        tracer.close()
+        assert time.monotonic() - began_s < 3
