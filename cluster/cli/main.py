@@ -105,29 +105,11 @@ def _bench(options: argparse.Namespace) -> int:
     return run(options)
 
 
-def _keys(options: argparse.Namespace) -> int:
-    from cluster.cli.keys import run
-
-    return run(options)
-
-
-def _doctor(options: argparse.Namespace) -> int:
-    from cluster.cli.doctor import doctor
-
-    return doctor(options)
-
-
 def _secret(options: argparse.Namespace) -> int:
     from protos.wire.secret import made
 
     print(f"{made(options.file)}: copy it to the same place on every host")
     return 0
-
-
-def _batch(options: argparse.Namespace) -> int:
-    from cluster.cli.batch import run
-
-    return run(options)
 
 
 def _role(options: argparse.Namespace) -> int:
@@ -139,13 +121,22 @@ def _role(options: argparse.Namespace) -> int:
     return 0
 
 
-def _calling(module: str, name: str = "run") -> Callable[[argparse.Namespace], int]:
-    """The function of that name in a module of `cluster.cli`, for a command that calls a router."""
+def _found(module: str, name: str = "run") -> Callable[[argparse.Namespace], int]:
+    """The function of that name in a module of `cluster.cli`, which is imported when it runs."""
 
     def run(options: argparse.Namespace) -> int:
-        found = getattr(import_module(f"cluster.cli.{module}"), name)
+        return int(getattr(import_module(f"cluster.cli.{module}"), name)(options))
+
+    return run
+
+
+def _calling(module: str, name: str = "run") -> Callable[[argparse.Namespace], int]:
+    """The same for a command that calls a router."""
+    found = _found(module, name)
+
+    def run(options: argparse.Namespace) -> int:
         with _router_at(options.address):
-            return int(found(options))
+            return found(options)
 
     return run
 
@@ -200,7 +191,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_keys(commands)
     text = "Look at this machine, a configuration, its model; exit 1: warnings, 2: errors."
     look = commands.add_parser("doctor", help=text, description=text)
-    look.set_defaults(run=_doctor)
+    look.set_defaults(run=_found("doctor", "doctor"))
     add_doctor(look)
     text = "Make the secret of a cluster on several hosts (security.secret_file)."
     secret = commands.add_parser("secret", help=text, description=text)
@@ -264,7 +255,7 @@ def _add_batch(commands: Any) -> None:
 
     text = "Do a file of requests in OpenAI's batch form; what is done stays done."
     batch = commands.add_parser("batch", help=text, description=text)
-    batch.set_defaults(run=_batch)
+    batch.set_defaults(run=_found("batch"))
     add_arguments(batch)
 
 
@@ -282,7 +273,7 @@ def _add_keys(commands: Any) -> None:
 
     text = "Make, list and remove API keys, while routers run."
     keys = commands.add_parser("keys", help=text, description=text)
-    keys.set_defaults(run=_keys)
+    keys.set_defaults(run=_found("keys"))
     add_arguments(keys)
     add_tls(keys)
 

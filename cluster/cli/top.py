@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from cluster.api.limits import MAX_LISTED_ROWS
 from cluster.cli.columns import aligned
 from cluster.cli.requests import seconds_from
-from cluster.cli.top_view import Section, sections_of
+from cluster.cli.top_view import TopTable, sections_of
 from cluster.work_progress import redraws
 from engine.errors import DeadlineExceeded, Unavailable
 
@@ -40,7 +40,7 @@ def top(options: argparse.Namespace) -> int:
     return 0
 
 
-def as_text(sections: list[Section]) -> str:
+def as_text(sections: list[TopTable]) -> str:
     """The sections below each other, as aligned columns."""
     parts = []
     for one in sections:
@@ -49,7 +49,7 @@ def as_text(sections: list[Section]) -> str:
     return "\n\n".join(parts)
 
 
-async def live(look: Callable[[], Awaitable[list[Section]]], every_s: float) -> None:
+async def live(look: Callable[[], Awaitable[list[TopTable]]], every_s: float) -> None:
     """Show what `look` finds, every so many seconds, until it raises what no later look mends."""
     from rich.console import Group
     from rich.live import Live
@@ -68,7 +68,7 @@ async def live(look: Callable[[], Awaitable[list[Section]]], every_s: float) -> 
                 live.update(shown, refresh=True)
 
 
-async def _looked(options: argparse.Namespace) -> list[Section]:
+async def _looked(options: argparse.Namespace) -> list[TopTable]:
     """What the first router knows of the replicas, and every router of its requests."""
     from cluster.client.admin_client import fetch_status, list_requests, list_rises
     from protos import router_pb2
@@ -82,7 +82,7 @@ async def _looked(options: argparse.Namespace) -> list[Section]:
     return sections_of(status, rows, options.since, rises)
 
 
-def _tables(sections: list[Section]) -> Group:
+def _tables(sections: list[TopTable]) -> Group:
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text

@@ -17,7 +17,7 @@ Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class TopTable:
     """A table: its title, its columns, and its rows. The first `text_columns` hold text."""
 
     title: str
@@ -31,7 +31,7 @@ def sections_of(
     rows: Sequence[Row],
     since_s: float,
     rises: Sequence[Row] = (),
-) -> list[Section]:
+) -> list[TopTable]:
     """All tables; `rows` are those of requests that arrived in the last `since_s` seconds.
 
     `rises` are those of `cluster/console/ttft_rise.py`; without any, their table is left out.
@@ -40,7 +40,7 @@ def sections_of(
     return [_rises(rises), *tables] if rises else tables
 
 
-def _rises(rises: Sequence[Row]) -> Section:
+def _rises(rises: Sequence[Row]) -> TopTable:
     lines = []
     for rise in rises:
         begin, end = (time.strftime("%H:%M", time.localtime(rise[at])) for at in ("begin", "end"))
@@ -49,7 +49,7 @@ def _rises(rises: Sequence[Row]) -> Section:
         shares = (_largest(rise[part]) for part in parts)
         lines.append((plain(rise["endpoint"]), f"{begin} to {end}", took, *shares))
     columns = ("endpoint", "slow from", "TTFT", "stage", "pool", "replica", "tenant", "waited for")
-    return Section("why first tokens got slow (share of the added time)", columns, lines, 8)
+    return TopTable("why first tokens got slow (share of the added time)", columns, lines, 8)
 
 
 def _largest(shares: Sequence[Row]) -> str:
@@ -59,7 +59,7 @@ def _largest(shares: Sequence[Row]) -> str:
     return f"{plain(shares[0]['name'])} {min(1.0, shares[0]['share']):.0%}"
 
 
-def _pools(status: router_pb2.StatusResponse) -> Section:
+def _pools(status: router_pb2.StatusResponse) -> TopTable:
     by_role = defaultdict[str, list[router_pb2.ReplicaStatus]](list)
     for replica in status.replicas:
         by_role[replica.role].append(replica)
@@ -76,10 +76,10 @@ def _pools(status: router_pb2.StatusResponse) -> Section:
     lines += [
         (f"{plain(name)}: replicas are missing", "-", "-", "-", "-") for name in status.missing
     ]
-    return Section("pools", ("pool", "healthy", "waiting", "running", "KV used"), lines)
+    return TopTable("pools", ("pool", "healthy", "waiting", "running", "KV used"), lines)
 
 
-def _replicas(status: router_pb2.StatusResponse) -> Section:
+def _replicas(status: router_pb2.StatusResponse) -> TopTable:
     lines = []
     for one in sorted(status.replicas, key=lambda each: (each.role, each.id)):
         health = "leaving" if one.leaving else "ok" if one.healthy else "lost"
@@ -87,10 +87,10 @@ def _replicas(status: router_pb2.StatusResponse) -> Section:
         kv = _used(one.blocks.used, one.blocks.total), _used(one.blocks.cached, one.blocks.total)
         lines.append((one.role, plain(one.id), health, *counts, *kv))
     columns = ("role", "replica", "health", "waiting", "running", "KV used", "cached")
-    return Section("replicas", columns, lines, 3)
+    return TopTable("replicas", columns, lines, 3)
 
 
-def _endpoints(rows: Sequence[Row], since_s: float) -> Section:
+def _endpoints(rows: Sequence[Row], since_s: float) -> TopTable:
     by_endpoint = defaultdict[str, list[Row]](list)
     for row in rows:
         by_endpoint[row["endpoint"]].append(row)
@@ -106,10 +106,10 @@ def _endpoints(rows: Sequence[Row], since_s: float) -> Section:
         *("endpoint", "requests/s", "refused", "failed"),
         *("TTFT p50", "TTFT p95", "gap p95, median", "p95"),
     )
-    return Section(f"endpoints, last {since_s:g} s", columns, lines)
+    return TopTable(f"endpoints, last {since_s:g} s", columns, lines)
 
 
-def _slowest(rows: Sequence[Row]) -> Section:
+def _slowest(rows: Sequence[Row]) -> TopTable:
     lines = []
     known = [row for row in rows if "ttft_s" in row]
     for row in sorted(known, key=lambda one: -float(one["ttft_s"]))[:_SLOWEST]:
@@ -122,7 +122,7 @@ def _slowest(rows: Sequence[Row]) -> Section:
         *("request", "endpoint", "tenant", "prefill replica", "waited for"),
         *("TTFT", "queue", "prefill"),
     )
-    return Section("slowest first tokens (tandem explain REQUEST)", columns, lines, 5)
+    return TopTable("slowest first tokens (tandem explain REQUEST)", columns, lines, 5)
 
 
 def _quantiles(rows: Iterable[Row], name: str) -> tuple[str, str]:

@@ -49,7 +49,9 @@ async def test_answers_are_exact(config, made, prefill_replicas):
     local_config = replace(
         config,
         model=replace(config.model, path=str(folder), dtype="float32", forward="compact"),
-        prefill=replace(config.prefill, chunk_tokens=64, replicas=prefill_replicas),
+        prefill=replace(
+            config.prefill, chunk_tokens=64, replicas=prefill_replicas, local_prefill_tokens=0
+        ),
     )
     rng = random.Random(3)
     # Token 0 is padding to `generate`, which would not attend to it.

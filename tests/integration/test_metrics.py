@@ -24,6 +24,7 @@ ONLY_THEN = {
     "tandem_kv_links_broken_total",
     "tandem_replicas_lost_total",
     "tandem_failovers_total",
+    "tandem_failover_pause_seconds",
     "tandem_decode_local_prefills_total",
     "tandem_pool_desired_replicas",
     "tandem_canary_requests_total",

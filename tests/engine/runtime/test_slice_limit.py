@@ -15,6 +15,7 @@ from engine.kv.layout import KvLayout, LayerShape
 from engine.model.runner import ForwardOutput
 from engine.runtime.forward_pass import Pass
 from engine.runtime.slice_limit import LAYERS_PER_MARK, MOST_MARKS
+from engine.sampling.sampler import draw
 from engine.types.sampling_params import SamplingParams
 from engine.types.sequence import Sequence, Span
 from tests.paper_marks import LaunchingDevice
@@ -64,7 +65,7 @@ def begun(launch_s, layer_s):
     made = Sequence("a", [1] * 30, 30, SamplingParams(temperature=0.0, max_tokens=2))
     made.blocks = [0, 1]
     runner, cache = LaunchingRunner(device, launch_s, layer_s), MarkedCache(device)
-    return Pass(runner, cache, [Span(made, 0, 30)], None, MaskMaker(9)), device
+    return Pass(runner, cache, [Span(made, 0, 30)], None, MaskMaker(9), draw), device
 
 
 TIMES = st.floats(1e-4, 5e-3)
