@@ -100,9 +100,7 @@ class BatchSlots:
                 if len(sequence.tokens) + 1 >= sequence.most_tokens:
                     continue
                 start += 1
-            elif sequence.remaining != 1:
-                return []
-            if not sequence.may_follow:
+            if sequence.remaining != 1 or not sequence.may_follow:
                 return []
             full = start >= block_size * len(sequence.blocks)
             if full and not self._has_blocks(sequence, start + 1):

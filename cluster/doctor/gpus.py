@@ -54,7 +54,7 @@ def command_output(command: Sequence[str]) -> str | None:
 
 
 def look_at_gpus(
-    gpus: Sequence[Gpu], nccl: str | None, run: Run = command_output
+    gpus: Sequence[Gpu], collectives: str | None, run: Run = command_output
 ) -> Iterator[Finding]:
     """Each device, and what is between them."""
     if not gpus:
@@ -70,11 +70,11 @@ def look_at_gpus(
     if len(gpus) > 1:
         links = _links(run(["nvidia-smi", "topo", "-m"]) or "")
         yield Finding("GPU links", Severity.OK if links else Severity.NOTE, links or "unknown")
-    if nccl is None:
+    if collectives is None:
         change = "install torch's CUDA build; without NCCL, KV goes through host memory"
         yield Finding("NCCL", Severity.WARNING, "not in this build of torch", change)
     else:
-        yield Finding("NCCL", Severity.OK, nccl)
+        yield Finding("NCCL", Severity.OK, collectives)
 
 
 def _without(run: Run) -> Iterator[Finding]:

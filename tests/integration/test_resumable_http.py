@@ -131,7 +131,8 @@ async def test_a_stream_of_grpc_goes_on_over_http(config, prompt):
         for chunk in map(json.loads, chunks):
             (choice,) = chunk["choices"]
             assert chunk["id"].endswith(f"-{started.request_id}")
-            texts[choice["index"]] += choice.get("text") or choice.get("delta", {}).get("content")
+            text = choice.get("text") or choice.get("delta", {}).get("content")
+            texts[choice["index"]] += text or ""
             ids[choice["index"]] += choice["token_ids"]
             assert choice["logprobs"] or not choice["token_ids"]
         whole = await local.client.complete(prompt, seed=started.seed, **options)
