@@ -61,8 +61,8 @@ async def _measure(site: Site, options: argparse.Namespace) -> dict[str, Figure]
     for front_end, title in _FRONT_ENDS.items():
         plain, resumable = [], []
         for _ in range(options.turns):
-            plain.append(await _tokens_per_s(site, front_end, options, resumable=False))
-            resumable.append(await _tokens_per_s(site, front_end, options, resumable=True))
+            plain.append(await tokens_per_s(site, front_end, options, resumable=False))
+            resumable.append(await tokens_per_s(site, front_end, options, resumable=True))
         ratios = sorted(b / a for a, b in zip(plain, resumable, strict=True))
         for what, ratio in (("least", ratios[0]), ("p50", percentile(ratios, 0.5))):
             name = f"{title}: tokens/s, {what}"
@@ -72,8 +72,8 @@ async def _measure(site: Site, options: argparse.Namespace) -> dict[str, Figure]
     return found
 
 
-async def _tokens_per_s(
-    site: Site, front_end: str, options: argparse.Namespace, *, resumable: bool
+async def tokens_per_s(
+    site: Site, front_end: str, options: argparse.Namespace, *, resumable: bool = False
 ) -> float:
     """Tokens per second of all streams together, at full speed."""
     step_ms = max(1, round(1000 * options.streams / _ASKED_PER_S))

@@ -26,16 +26,14 @@ from bench.core.host_info import as_line, describe_machine, now
 from bench.core.markdown_tables import table
 from bench.core.results import Figure, Series, keep, value_of
 from bench.core.statistics import percentile
-from bench.router.main import PROBE, open_streams, probe
+from bench.router.journal import tokens_per_s
+from bench.router.main import PROBE, probe
 from bench.router.site import Site, process_of, site_of
-from bench.router.stream_load import StreamSpec, first_token_s
+from bench.router.stream_load import first_token_s
 from cluster.api.event_streams import end
 from cluster.deploy.embedded_redis import EmbeddedRedis
 
-# Messages per second that the replicas are asked for: above the capacity of the router.
-_ASKED_PER_S = 24_000
-_SETTLE_S = 1.0
-_DEADLINE_S = 60.0
+_ANSWERS_S = 10.0
 _FRONT_ENDS = {"grpc": "gRPC", "http": "HTTP"}
 _PIECE = 1 << 16
 
@@ -92,7 +90,7 @@ async def _measure(plain: Site, seen: Site, options: argparse.Namespace) -> dict
                 # Neither is always the first of a turn.
                 for which in (0, 1) if turn % 2 == 0 else (1, 0):
                     site = (plain, seen)[which]
-                    rates[which].append(await _tokens_per_s(site, front_end, options))
+                    rates[which].append(await tokens_per_s(site, front_end, options))
             ratios = sorted(b / a for a, b in zip(*rates, strict=True))
             for what, ratio in (("least", ratios[0]), ("p50", percentile(ratios, 0.5))):
                 name = f"{title}: tokens/s, {what}"
@@ -102,23 +100,6 @@ async def _measure(plain: Site, seen: Site, options: argparse.Namespace) -> dict
             found[name] = value_of(first, "ms", 1, "runs")
             found[f"{name}, observed over not"] = value_of(second / first, "ratio", 1, "runs")
     return found
-
-
-async def _tokens_per_s(site: Site, front_end: str, options: argparse.Namespace) -> float:
-    """Tokens per second of all streams together, at full speed."""
-    step_ms = max(1, round(1000 * options.streams / _ASKED_PER_S))
-    client = site.streams(front_end)
-    async with asyncio.timeout(_DEADLINE_S + 10 * options.seconds):
-        taken, tasks = await open_streams(client, StreamSpec("each", step_ms), options.streams)
-        await asyncio.sleep(_SETTLE_S)
-        marks = [len(one.pieces) for one in taken]
-        await asyncio.sleep(options.seconds)
-        ends = [len(one.pieces) for one in taken]
-        await end(tasks)
-        tokens = sum(client.check(*one)[1] for one in zip(taken, marks, ends, strict=True))
-        await client.close()
-    seconds: float = options.seconds
-    return tokens / seconds
 
 
 async def _first_tokens_ms(
@@ -144,7 +125,7 @@ async def _watched(address: str, viewers: int) -> AsyncIterator[None]:
     for _ in range(viewers):
         reader, writer = await asyncio.open_connection(host, int(port))
         writer.write(f"GET /console/feed HTTP/1.1\r\nhost: {address}\r\n\r\n".encode())
-        status = await asyncio.wait_for(reader.readline(), _SETTLE_S * 10)
+        status = await asyncio.wait_for(reader.readline(), _ANSWERS_S)
         if b" 200 " not in status:
             raise ConnectionError(f"the console answered {status!r}")
         tasks.append(asyncio.create_task(_read(reader)))

@@ -70,15 +70,16 @@ async def live(look: Callable[[], Awaitable[list[TopTable]]], every_s: float) ->
 
 async def _looked(options: argparse.Namespace) -> list[TopTable]:
     """What the first router knows of the replicas, and every router of its requests."""
-    from cluster.client.admin_client import fetch_status, list_requests, list_rises
+    from cluster.client.admin_client import fetch_status, list_with_rises
     from protos import router_pb2
 
-    wanted = router_pb2.ListRequestsRequest(since_s=options.since, limit=MAX_LISTED_ROWS)
+    wanted = router_pb2.ListRequestsRequest(
+        since_s=options.since, limit=MAX_LISTED_ROWS, rises=True
+    )
     status: router_pb2.StatusResponse = await fetch_status(options.address)
-    lists = await asyncio.gather(*(list_requests(one, wanted) for one in options.addresses))
-    rows: list[dict[str, Any]] = [row for listed in lists for row in listed]
-    rose = await asyncio.gather(*(list_rises(one) for one in options.addresses))
-    rises = [rise for found in rose for rise in found]
+    lists = await asyncio.gather(*(list_with_rises(one, wanted) for one in options.addresses))
+    rows: list[dict[str, Any]] = [row for listed, _ in lists for row in listed]
+    rises = [rise for _, rose in lists for rise in rose]
     return sections_of(status, rows, options.since, rises)
 
 

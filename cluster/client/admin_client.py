@@ -75,15 +75,15 @@ async def list_requests(
     address: Address, wanted: router_pb2.ListRequestsRequest, key: str | None = None
 ) -> list[dict[str, Any]]:
     """The rows of requests that ended on that router, as plain data; raises a TandemError."""
-    answer: router_pb2.ListRequestsResponse = await _call("ListRequests", wanted, address, key)
-    return [json.loads(row) for row in answer.rows]
+    return (await list_with_rises(address, wanted, key))[0]
 
 
-async def list_rises(address: Address, key: str | None = None) -> list[dict[str, Any]]:
-    """Where TTFT rose on that router in the last quarter of an hour; raises a TandemError."""
-    wanted = router_pb2.ListRequestsRequest(limit=1, rises=True)
+async def list_with_rises(
+    address: Address, wanted: router_pb2.ListRequestsRequest, key: str | None = None
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """As `list_requests`, and where TTFT rose there, if that is asked for."""
     answer: router_pb2.ListRequestsResponse = await _call("ListRequests", wanted, address, key)
-    return [json.loads(one) for one in answer.rises]
+    return [json.loads(row) for row in answer.rows], [json.loads(one) for one in answer.rises]
 
 
 def _as_number(address: Address) -> RouterAddress:
