@@ -31,7 +31,7 @@ def doctor(options: argparse.Namespace) -> int:
 
 def _findings(options: argparse.Namespace) -> Iterator[Finding]:
     from cluster.config.schema import load_config
-    from cluster.doctor import gpus, kubernetes, machine, model_files, network
+    from cluster.doctor import gpus, kubernetes, machine, model_files, network, placement
     from engine.cpu.core_sharing import usable_cores
     from engine.errors import ConfigError
 
@@ -53,6 +53,7 @@ def _findings(options: argparse.Namespace) -> Iterator[Finding]:
         return
     yield Finding("configuration", Severity.OK, options.config or "the defaults")
     yield from looked_at("ports", network.look_at_ports, config)
+    yield from looked_at("ray.shares", placement.look_at_placement, config, len(devices))
     yield from looked_at("Redis", network.look_at_redis, config)
     yield from looked_at("model", model_files.look_at_model, config, devices, _free_bytes())
     yield from looked_at("Kubernetes", kubernetes.look_at_kubernetes)

@@ -88,14 +88,20 @@ def test_no_series_at_all_is_calm() -> None:
         assert evaluate(rule["expr"], [], 3600.0) == {}
 
 
-def test_every_alert_has_a_drill_with_a_command_or_a_change() -> None:
+def test_every_alert_names_a_drill_which_names_a_screen() -> None:
     page = (CHART.parents[1] / "docs" / "howto" / "answer-an-alert.md").read_text()
-    drills = dict[str, str]()
+    drills, anchors = dict[str, str](), dict[str, str]()
     for text in page.split("\n## ")[1:]:
         title, _, body = text.partition("\n")
         drills |= dict.fromkeys(title.split(", "), body)
+        anchors |= dict.fromkeys(title.split(", "), title.lower().replace(", ", "-"))
     assert drills.keys() == {rule["alert"] for rule in RULES}
-    assert all(len(body.split()) > 10 for body in drills.values())
+    for name, body in drills.items():
+        assert re.search("tandem (top|requests|status|doctor)|console|dashboard", body), name
+    runbooks = {rule["alert"]: rule["annotations"]["runbook"] for rule in RULES}
+    assert runbooks == {
+        name: f"docs/howto/answer-an-alert.md#{anchor}" for name, anchor in anchors.items()
+    }
 
 
 def test_every_alert_has_a_case() -> None:

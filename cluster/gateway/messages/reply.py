@@ -55,6 +55,7 @@ class MessagesReply:
                         message = one["message"]
                     elif one["type"] == "message_delta":
                         message |= one["delta"] | {"usage": one["usage"]}
+                        message |= {"timing": one["timing"]} if "timing" in one else {}
         return dump(message | {"content": blocks.json()})
 
     async def events(self) -> AsyncIterator[bytes]:
@@ -98,7 +99,8 @@ class MessagesReply:
         delta = {"stop_reason": reason, "stop_sequence": stop}
         cached = self._usage.cached_tokens
         usage = _usage(self._usage.prompt_tokens - cached, self._usage.completion_tokens, cached)
-        yield {"type": "message_delta", "delta": delta, "usage": usage}
+        timing = {"timing": self._usage.timing(1)} if self._call.timing else {}
+        yield {"type": "message_delta", "delta": delta, "usage": usage, **timing}
         yield {"type": "message_stop"}
 
     def _empty(self) -> Json:

@@ -52,11 +52,15 @@ _REFUSED: dict[str, tuple[object, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class MessagesCall:
-    """One request for a message. `thinking` says whether the message shows its reasoning."""
+    """One request for a message. `thinking` says whether the message shows its reasoning.
+
+    With `timing` the message has the stages of its answer.
+    """
 
     request: GenerateRequest
     stream: bool
     thinking: bool
+    timing: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +114,7 @@ class CountRequest(_MessagesPrompt):
 
 
 class MessagesRequest(_MessagesPrompt):
-    """The body of `POST /v1/messages`, with the extensions `endpoint` and `request_id`."""
+    """The body of `POST /v1/messages`, with the extensions `endpoint`, `request_id`, `timing`."""
 
     max_tokens: int
     stop_sequences: Annotated[tuple[str, ...], PlainValidator(read_stop_sequences)] = ()
@@ -121,6 +125,7 @@ class MessagesRequest(_MessagesPrompt):
     metadata: Annotated[None, PlainValidator(read_metadata)] = None
     endpoint: str = ""
     request_id: str = ""
+    timing: bool = False
 
     def call(
         self,
@@ -154,4 +159,5 @@ class MessagesRequest(_MessagesPrompt):
             arrived_s=arrived_s,
             trace=trace,
         )
-        return MessagesCall(request, self.stream, self.thinking is None or self.thinking.shown)
+        thinking = self.thinking is None or self.thinking.shown
+        return MessagesCall(request, self.stream, thinking, self.timing)

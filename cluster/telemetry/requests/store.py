@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -16,6 +17,8 @@ from engine.errors import InvalidRequest
 MOST_ROWS = 10_000
 # Bound: choices of all rows, since a request may have many.
 _CHOICES_A_ROW = 2
+# What a front end's answer writes before the id of its request.
+_ANSWER_PREFIX = re.compile(r"\A(?:chatcmpl-|cmpl-|msg_|resp_)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +26,9 @@ class RowFilter:
     """Which rows are listed; empty and zero fields choose all. Raises InvalidRequest.
 
     The newest come first, or with `slowest` the longest TTFT; where no token came, the whole time
-    counts. `since_s` chooses requests that arrived in the last so many seconds.
+    counts. `since_s` chooses requests that arrived in the last so many seconds. Where no row has
+    `request_id`, the id of an answer chooses its request, and the id of a call with several prompts
+    chooses the rows of all of them, `ID-0`, `ID-1` and so on.
     """
 
     request_id: str = ""
@@ -49,6 +54,8 @@ class RowFilter:
         if self.since_s:
             since = (time.time() if now is None else now) - self.since_s
         found = [row for row in rows if self._takes(row) and row.received_at >= since]
+        if self.request_id:
+            found = _named(found, self.request_id)
         found.reverse()
         if self.slowest:
             found.sort(key=lambda row: -(row.ttft_s or row.total_s or 0.0))
@@ -56,11 +63,19 @@ class RowFilter:
 
     def _takes(self, row: RequestRow) -> bool:
         return (
-            (not self.request_id or row.request_id == self.request_id)
-            and (not self.endpoint or row.endpoint == self.endpoint)
+            (not self.endpoint or row.endpoint == self.endpoint)
             and (not self.tenant or row.tenant == self.tenant)
             and (row.failed or not self.failed)
         )
+
+
+def _named(rows: list[RequestRow], name: str) -> list[RequestRow]:
+    """The rows of that id, or else of the answer or of the several prompts of that id."""
+    if exact := [row for row in rows if row.request_id == name]:
+        return exact
+    request_id = _ANSWER_PREFIX.sub("", name)
+    of_it = re.compile(rf"{re.escape(request_id)}(?:-\d+)?")
+    return [row for row in rows if of_it.fullmatch(row.request_id)]
 
 
 class RequestStore:

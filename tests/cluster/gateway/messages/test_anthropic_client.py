@@ -210,6 +210,17 @@ async def test_the_helper_for_structured_answers(client, generator):
         assert (await stream.get_final_message()).parsed_output == Fact(fact="x")
 
 
+async def test_the_times_come_where_they_are_asked_for(client, generator):
+    more = {"extra_body": {"timing": True}}
+    message = await client.messages.create(**ASKED, **more)
+    async with client.messages.stream(**ASKED, **more) as stream:
+        deltas = [event async for event in stream if event.type == "message_delta"]
+    for timing in (message.timing, deltas[-1].timing):
+        assert timing["total_s"] == 1.5
+        assert [one["prefill_replica"] for one in timing["choices"]] == ["p0"]
+    assert "timing" not in (await client.messages.create(**ASKED)).to_dict()
+
+
 async def test_a_silent_stream_has_pings(client, generator, monkeypatch):
     monkeypatch.setattr(comments, "HEARTBEAT_S", 0.0)
     generator.heartbeats = 2

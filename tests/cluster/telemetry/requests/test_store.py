@@ -96,3 +96,23 @@ def test_a_filter_is_bounded(wrong):
     with pytest.raises(InvalidRequest) as refused:
         RowFilter(**wrong)
     assert refused.value.field in wrong
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("r", ["r"]),
+        ("chatcmpl-r", ["r"]),
+        ("msg_r", ["r"]),
+        ("resp_r", ["r"]),
+        ("cmpl-several", ["several-1", "several-0"]),
+        ("several", ["several-1", "several-0"]),
+        ("several-1", ["several-1"]),
+        ("cmpl-own", ["cmpl-own"]),
+        ("sever", []),
+        ("other-r", []),
+    ],
+)
+def test_a_request_is_found_by_its_answer_s_id_and_by_its_call_s(name, found):
+    rows = [row(one) for one in ("r", "several-0", "several-1", "cmpl-own", "own")]
+    assert [one.request_id for one in RowFilter(request_id=name).of(rows)] == found
