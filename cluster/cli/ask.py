@@ -12,8 +12,8 @@ from typing import TextIO
 
 from cluster.api import Event, Summary
 from cluster.cli.sampling_options import sampling_of
+from cluster.cli.waterfall import waterfall
 from cluster.client.terminal import Conversation, stream_answer, timing
-from cluster.console.waterfall import waterfall
 from tandem_client import Client
 
 

@@ -11,13 +11,13 @@ from typing import Any
 
 from cluster.api.limits import LISTED_ROWS, MAX_LISTED_ROWS
 from cluster.cli.columns import aligned
-from cluster.console.waterfall import plain
+from cluster.console.words import plain
 
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _TIMES = ("queue_s", "prefill_s", "first_flush_s", "ttft_s", "gap_p95_s", "ttlt_s")
 _COLUMNS = (
     *("received", "request", "endpoint", "tenant", "outcome", "prefill", "decode"),
-    *("prompt", "tokens", "queue", "prefill", "flush", "TTFT", "gap p95", "TTLT"),
+    *("prompt", "tokens", "queue", "prefill", "flush", "TTFT", "ITL p95", "TTLT"),
 )
 _TEXT_COLUMNS = 7  # the first ones are aligned to the left
 
@@ -55,7 +55,7 @@ def list_requests(options: argparse.Namespace) -> int:
 
 def explain(options: argparse.Namespace) -> int:
     """Print where the time of one request went; NotFound if no router has such a row."""
-    from cluster.console.waterfall import explained
+    from cluster.cli.waterfall import explained
     from engine.errors import NotFound
 
     rows = _fetch(options, request_id=options.request)

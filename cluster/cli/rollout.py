@@ -11,7 +11,7 @@ from cluster.client.admin_client import fetch_status, request_rollout
 from cluster.config.schema import TandemConfig, load_config
 from cluster.discovery.rollout import document_of
 from cluster.work_progress import WorkProgress
-from engine.errors import Unauthenticated, Unavailable
+from engine.errors import Cancelled, Unauthenticated, Unavailable
 from protos import router_pb2
 from tandem_client.router_address import Address
 
@@ -65,8 +65,8 @@ async def _last_rollout(address: Address) -> router_pb2.RolloutStatus | None:
     """The last rollout; None while no router answers or knows."""
     try:
         status = await fetch_status(address)
-    except Unavailable:
-        return None  # between the old router and the new one
+    except (Cancelled, Unavailable):
+        return None  # between the old router and the new one; the old one may have cut it off
     except Unauthenticated:
         raise Unauthenticated(
             "the new configuration serves, and it does not know this operator's key"

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cluster.console.waterfall import plain
-from cluster.telemetry.requests.gaps import rank
+from cluster.console.words import plain
+from cluster.telemetry.requests.itl import rank
 from protos import router_pb2
 
 _SLOWEST = 8
@@ -104,7 +104,7 @@ def _endpoints(rows: Sequence[Row], since_s: float) -> TopTable:
         )
     columns = (
         *("endpoint", "requests/s", "refused", "failed"),
-        *("TTFT p50", "TTFT p95", "gap p95, median", "p95"),
+        *("TTFT p50", "TTFT p95", "ITL p95, median", "p95"),
     )
     return TopTable(f"endpoints, last {since_s:g} s", columns, lines)
 

@@ -25,7 +25,7 @@ from cluster.api.validation import check_name, check_request_id
 from cluster.console.feed import ConsoleFeed
 from cluster.console.model import ConsoleModel
 from cluster.console.row_view import row_view, whole_view
-from cluster.console.source import ConsoleActions, ConsoleSource, Ending
+from cluster.console.source import ConsoleActions, ConsoleSource, ReplicaEnd
 from cluster.console.static_files import HEADERS, answer_with
 from cluster.gateway.answers.failures import Endpoint, answering, failed, json_answer
 from cluster.gateway.sse import EventStream
@@ -34,7 +34,7 @@ from cluster.tenants.api_keys import ApiKeys, authorization_of
 from engine.errors import InvalidRequest, NotFound, shown
 
 # Bound: how long a page may read nothing before its stream ends.
-_STALL_S = 10.0
+_STALL_S = 5.0
 _MOST_ROWS = 200
 _FILTER = ("endpoint", "tenant", "failed", "slowest", "since_s", "limit")
 
@@ -150,7 +150,7 @@ class Console:
         await self._actions.stop_request(request_id, tenant, operator)
         return json_answer({"stopped": request_id}, headers=HEADERS)
 
-    async def end_replica(self, how: Ending, request: Request) -> Response:
+    async def end_replica(self, how: ReplicaEnd, request: Request) -> Response:
         """Drain or kill a replica."""
         operator = self._operators.operator(authorization_of(request.headers.get))
         query = _only(request, ("replica",))

@@ -1,7 +1,7 @@
 """The feed of the console: one event stream of changes, made once for all who look.
 
-Nothing is made while nobody looks. A page that is slow is dropped with a reason, and gets the whole
-state when it comes back.
+Nothing is made while nobody looks. A page that reads too slowly is dropped with a reason, and gets
+the whole state when it comes back.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ log = logging.getLogger(__name__)
 
 # Promise: the time between two events.
 TICK_S = 0.5
-# Bounds: pages that look at one router, and events that a page may be behind.
+# Bounds: pages that look at one router, and events that a page may be behind. So a connection that
+# takes nothing for 4 s, once its buffers are full, loses its place.
 MOST_VIEWERS = 16
 _MOST_BEHIND = 8
 # Ticks between two explanations, questions to the directory, and checks of keys.
@@ -29,7 +30,7 @@ _SELDOM = 10
 # Bounds: one question to the directory, and one wait of a page for its next event.
 _CLUSTER_S = 1.0
 _NEXT_S = 15.0
-_RETRY_S = 10.0
+_RETRY_S = 5.0
 
 
 class _Viewer:
@@ -40,13 +41,10 @@ class _Viewer:
         self.began = False
         self.events: asyncio.Queue[bytes | None] = asyncio.Queue(_MOST_BEHIND + 2)
 
-    def put(self, event: bytes) -> None:
-        """Send an event, or drop the page where too many wait."""
-        if self.events.qsize() >= _MOST_BEHIND:
-            log.info("a page of the console was too slow and was dropped")
-            self.drop("this page was too slow; it gets the whole state again")
-        else:
-            self.events.put_nowait(event)
+    @property
+    def is_slow(self) -> bool:
+        """Whether too many events wait."""
+        return self.events.qsize() >= _MOST_BEHIND
 
     def drop(self, reason: str) -> None:
         """End the stream with the reason, and drop what waits."""
@@ -99,7 +97,10 @@ class ConsoleFeed:
         if self._closed:
             raise Unavailable("the router ends", retry_after_s=1.0)
         if len(self._viewers) >= MOST_VIEWERS:
-            message = f"{MOST_VIEWERS} pages look at this router, the most there may"
+            message = (
+                f"{MOST_VIEWERS} pages look at this router, the most there may; "
+                "a page that reads nothing loses its place within seconds"
+            )
             raise Overloaded(message, retry_after_s=_RETRY_S)
         viewer = _Viewer(allowed)
         self._viewers.append(viewer)
@@ -133,25 +134,32 @@ class ConsoleFeed:
             try:
                 viewer.allowed()
             except TandemError as error:
-                self._viewers.remove(viewer)
-                viewer.drop(error.message)
+                self._drop(viewer, error.message)
 
     def _send(self) -> None:
         changes = _event("changes", self._model.changes())
         whole: bytes | None = None
         for viewer in list(self._viewers):
-            if viewer.began:
-                viewer.put(changes)
-                continue
-            if whole is None:
-                whole = _event("whole", self._model.whole())
-            viewer.began = True
-            viewer.put(whole)
+            if viewer.is_slow:
+                log.info("a page of the console was too slow and was dropped")
+                self._drop(viewer, "this page was too slow; it gets the whole state again")
+            elif viewer.began:
+                viewer.events.put_nowait(changes)
+            else:
+                if whole is None:
+                    whole = _event("whole", self._model.whole())
+                viewer.began = True
+                viewer.events.put_nowait(whole)
+
+    def _drop(self, viewer: _Viewer, reason: str) -> None:
+        """End its stream, and free its place at once: its connection may take no end."""
+        if viewer in self._viewers:
+            self._viewers.remove(viewer)
+            viewer.drop(reason)
 
     def _drop_all(self, reason: str) -> None:
-        viewers, self._viewers = self._viewers, []
-        for viewer in viewers:
-            viewer.drop(reason)
+        for viewer in list(self._viewers):
+            self._drop(viewer, reason)
 
 
 def _event(name: str, document: Json) -> bytes:

@@ -11,11 +11,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from cluster.console.link_rates import LinkRates
 from cluster.console.row_view import row_view, running_view
+from cluster.console.running_itl import STALL_S, RunningItl, evenly
 from cluster.console.source import ConsoleSource, Json, RunningView
-from cluster.console.time_series import WINDOW_S, TimeSeries
+from cluster.console.time_series import STEP_S, WINDOW_S, TimeSeries
 from cluster.console.ttft_rise import rises
 from cluster.console.ttft_sample import TtftSample
 from cluster.telemetry.requests.row import RequestRow
@@ -23,6 +25,8 @@ from cluster.telemetry.requests.row import RequestRow
 # Bounds: first tokens that are explained, and rows and running requests of one event.
 _MOST_SAMPLES = 10_000
 _MOST_ROWS = 40
+# Bound: values that stand for the ITL of all requests of an endpoint at one time.
+_MOST_ITL = 25
 _MOST_RUNNING = 60
 # Rows that a page begins with.
 _FIRST_ROWS = 100
@@ -31,10 +35,11 @@ _Key = tuple[str, str]
 
 @dataclass(slots=True)
 class _Counted:
-    """What of a running request was counted: its first token, and so many transfers."""
+    """What of a running request was counted: its first token, so many transfers, and its ITL."""
 
     first_token: bool = False
     transfers: int = 0
+    itl: RunningItl = field(default_factory=RunningItl)
 
 
 @dataclass(slots=True)
@@ -72,7 +77,7 @@ class ConsoleModel:
         """Count the rows that came while nobody looked, on a thread, since that may take long."""
         # The event loop adds rows meanwhile. So they are taken here, and none is counted twice.
         rows, self._last = self._source.rows.after(self._last), self._source.rows.last
-        await asyncio.to_thread(self._count_late, rows)
+        await asyncio.to_thread(self._count_late, rows, self._source.running())
         self._links = LinkRates()
 
     def explain(self) -> None:
@@ -94,7 +99,7 @@ class ConsoleModel:
         self._count_running(views, monotonic_s)
         for row in rows:
             self._count_row(row, monotonic_s)
-        running = {(one.tenant, one.request_id) for one in views}
+        running = set(map(_key, views))
         self._counted = {key: one for key, one in self._counted.items() if key in running}
         self._series.forget(now)
         found = self._sections.changes(self._all_sections(views, monotonic_s))
@@ -112,38 +117,61 @@ class ConsoleModel:
             "router": self._source.name,
             "series": self._series.all(),
             "rows": [row_view(row) for row in rows[-_FIRST_ROWS:]],
+            "chart": {"window_s": WINDOW_S, "step_s": STEP_S},
             "now": round(self._clock(), 3),
         }
 
     def _all_sections(self, views: list[RunningView], now: float) -> Json:
-        shown = sorted(views, key=_prominence)[:_MOST_RUNNING]
         return self._source.state() | {
             "links": self._links.rates(now),
-            "running": {
-                "count": len(views),
-                "waiting": sum(one.ttft_s is None for one in views),
-                "rows": [running_view(one) for one in shown],
-            },
+            "running": self._running(views),
             "served": self._series.tokens_by_tenant(),
             "cluster": self._cluster,
             "rises": self._rises,
         }
 
+    def _running(self, views: list[RunningView]) -> Json:
+        known = [(one, self._known(one).itl) for one in views]
+        shown = sorted(known, key=partial(_prominence, self._clock()))[:_MOST_RUNNING]
+        return {
+            "count": len(views),
+            "waiting": sum(one.ttft_s is None for one in views),
+            "stalled": sum(itl.stall_s > 0 for _, itl in known),
+            "rows": [running_view(one, itl) for one, itl in shown],
+        }
+
+    def _known(self, view: RunningView) -> _Counted:
+        key = _key(view)
+        if (known := self._counted.get(key)) is None:
+            known = self._counted[key] = _Counted()
+        return known
+
     def _count_running(self, views: list[RunningView], now: float) -> None:
         for view in views:
-            key = view.tenant, view.request_id
-            counted = self._counted.get(key)
-            if counted is None:
-                counted = self._counted[key] = _Counted()
+            counted = self._known(view)
             for sender, receiver, size in view.moved[counted.transfers :]:
                 self._links.moved(now, sender, receiver, size)
             counted.transfers = len(view.moved)
             if not counted.first_token and (sample := TtftSample.of_running(view)) is not None:
                 counted.first_token = True
                 self._count_sample(sample)
+        self._read_itl(views, now)
 
-    def _count_late(self, rows: Sequence[RequestRow]) -> None:
+    def _read_itl(self, views: list[RunningView], now: float) -> None:
+        """Count the longest ITL of each request since the last time: once for each endpoint."""
+        found: dict[tuple[str, float], list[float]] = {}
+        for view in views:
+            at, itl_s = self._known(view).itl.read(view.token_times, now)
+            if itl_s:
+                found.setdefault((view.endpoint, at), []).append(itl_s)
+        for (endpoint, at), values in found.items():
+            ranked = sorted(values)
+            shown = evenly(ranked, _MOST_ITL)
+            self._series.itl(self._clock() - (now - at), endpoint, shown, ranked[-1])
+
+    def _count_late(self, rows: Sequence[RequestRow], views: list[RunningView]) -> None:
         since, now = self._clock() - WINDOW_S, time.monotonic()
+        self._read_itl(views, now)
         for row in rows:
             if row.received_at + (row.total_s or 0.0) >= since:
                 self._count_row(row, now)
@@ -158,11 +186,11 @@ class ConsoleModel:
             self._links.moved(now, one.prefill_replica, one.decode_replica, size)
         ended_at = row.received_at + (row.total_s or 0.0)
         tokens = (row.prompt_tokens or 0) + (row.completion_tokens or 0)
-        gap_s = row.choices[0].gap_p95_s if row.choices else None
         if row.refused_for is not None:
             self._series.refused(ended_at, row.endpoint, row.refused_for)
         else:
-            self._series.ended(ended_at, row.endpoint, gap_s, failed=row.failed)
+            itl = counted.itl.not_read(row)
+            self._series.ended(ended_at, row.endpoint, *itl, failed=row.failed)
             self._series.served(ended_at, row.tenant, tokens)
 
     def _count_sample(self, sample: TtftSample) -> None:
@@ -170,7 +198,12 @@ class ConsoleModel:
         self._series.first_token(sample.at, sample.endpoint, sample.ttft_s)
 
 
-def _prominence(view: RunningView) -> tuple[bool, float]:
-    """Requests without a first token come first, the oldest of them before; then the newest."""
-    waits = view.ttft_s is None
-    return not waits, view.received_at if waits else -view.received_at
+def _key(view: RunningView) -> _Key:
+    return view.tenant, view.request_id
+
+
+def _prominence(now: float, shown: tuple[RunningView, RunningItl]) -> tuple[float, float]:
+    """Requests that wait for a token come first, the longest wait before; then the newest."""
+    view, itl = shown
+    waits_s = now - view.received_at if view.ttft_s is None else itl.stall_s
+    return -waits_s if waits_s >= STALL_S else 0.0, -view.received_at

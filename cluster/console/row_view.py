@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from cluster.console.running_itl import RunningItl
 from cluster.console.source import Json, RunningView
-from cluster.console.waterfall import in_words
+from cluster.console.words import in_words
 from cluster.telemetry.requests.behind import blockers
 from cluster.telemetry.requests.row import RequestRow, brief, whole
 from cluster.telemetry.requests.stages import stages_of
@@ -41,8 +42,8 @@ def whole_view(row: RequestRow, rows: Sequence[RequestRow]) -> Json:
     return found | {"words": in_words(found)}
 
 
-def running_view(view: RunningView) -> Json:
-    """A request that runs."""
+def running_view(view: RunningView, itl: RunningItl) -> Json:
+    """A request that runs, and its longest stall so far."""
     return {
         "request_id": view.request_id,
         "tenant": view.tenant,
@@ -51,6 +52,8 @@ def running_view(view: RunningView) -> Json:
         "received_at": round(view.received_at, 3),
         "ttft_s": None if view.ttft_s is None else round(view.ttft_s, 6),
         "tokens": view.tokens,
+        "longest_stall_s": round(itl.longest_s, 3),
+        "stall_s": round(itl.stall_s, 3),
         "waited_for": view.waited_for,
         "prefill_replica": view.prefill_replica,
         "decode_replica": view.decode_replica,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -10,7 +10,7 @@ from cluster.telemetry.requests.row import ChoiceRow
 from cluster.telemetry.requests.store import RequestStore
 
 Json = dict[str, Any]
-Ending = Literal["drain", "kill"]
+ReplicaEnd = Literal["drain", "kill"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,8 @@ class RunningView:
 
     `received_at` is in seconds since the epoch. `tokens` were sent so far, for all choices.
     `first_choice` makes the row of its first choice as far as it came; None without a first token.
-    `moved` are the transfers of its KV that ended: replica, replica, and bytes.
+    `moved` are the transfers of its KV that ended: replica, replica, and bytes. `token_times` has,
+    for each choice that runs, when its tokens came (monotonic).
     """
 
     request_id: str
@@ -35,6 +36,7 @@ class RunningView:
     decode_replica: str = ""
     first_choice: Callable[[], ChoiceRow] | None = None
     moved: tuple[tuple[str, str, int], ...] = ()
+    token_times: tuple[Sequence[float], ...] = ()
 
 
 class ConsoleSource(Protocol):
@@ -67,6 +69,6 @@ class ConsoleActions(Protocol):
         """End a request that runs in this router."""
         ...
 
-    async def end_replica(self, replica: str, how: Ending, operator: str) -> None:
+    async def end_replica(self, replica: str, how: ReplicaEnd, operator: str) -> None:
         """Drain or kill a replica of a cluster of `tandem serve`."""
         ...

@@ -1,11 +1,12 @@
-"""TTFT, gaps, refusals and served tokens over the last quarter of an hour, in steps. Pure."""
+"""TTFT, ITL, refusals and served tokens over the last quarter of an hour, in steps. Pure."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cluster.telemetry.requests.gaps import rank
+from cluster.telemetry.requests.itl import rank
 
 # The chart's time, and the time of one point.
 WINDOW_S = 900.0
@@ -35,16 +36,16 @@ class _Values:
     def quantile(self, share: float) -> float | None:
         if not self.kept:
             return None
-        ranked = sorted(self.kept)
-        return round(rank(ranked, share), 6)
+        return _rounded(rank(sorted(self.kept), share))
 
 
 @dataclass(slots=True)
 class _SeriesStep:
-    """One endpoint in one step."""
+    """One endpoint in one step; `longest_itl_s` is one value of all streams."""
 
     ttft: _Values = field(default_factory=_Values)
-    gap: _Values = field(default_factory=_Values)
+    itl: _Values = field(default_factory=_Values)
+    longest_itl_s: float = 0.0
     ended: int = 0
     failed: int = 0
     refused: dict[str, int] = field(default_factory=dict)
@@ -52,12 +53,25 @@ class _SeriesStep:
     def point(self) -> Point:
         return {
             "ttft": [self.ttft.quantile(0.5), self.ttft.quantile(0.95)],
-            "gap": [self.gap.quantile(0.5), self.gap.quantile(0.95)],
+            "itl": [self.itl.quantile(0.5), self.itl.quantile(0.95), self._longest],
             "first_tokens": self.ttft.count,
             "ended": self.ended,
             "failed": self.failed,
             "refused": dict(self.refused),
         }
+
+    def add_itl(self, values: Sequence[float], longest_s: float) -> None:
+        for value in values:
+            self.itl.add(value)
+        self.longest_itl_s = max(self.longest_itl_s, longest_s)
+
+    @property
+    def _longest(self) -> float | None:
+        return _rounded(self.longest_itl_s) if self.itl.count else None
+
+
+def _rounded(seconds: float) -> float:
+    return round(seconds, 6)
 
 
 class TimeSeries:
@@ -73,13 +87,19 @@ class TimeSeries:
         """Count a first token that came at that time."""
         self._step(at, endpoint).ttft.add(ttft_s)
 
-    def ended(self, at: float, endpoint: str, gap_s: float | None, *, failed: bool) -> None:
-        """Count a request that ended, with the 95th percentile of its gaps."""
+    def itl(self, at: float, endpoint: str, values: Sequence[float], longest_s: float) -> None:
+        """Count the ITL of streams that run at that time, and the longest one of them."""
+        self._step(at, endpoint).add_itl(values, longest_s)
+
+    def ended(
+        self, at: float, endpoint: str, itl_s: float | None, longest_s: float, *, failed: bool
+    ) -> None:
+        """Count a request that ended, with its ITL where that was not counted while it ran."""
         step = self._step(at, endpoint)
         step.ended += 1
         step.failed += failed
-        if gap_s is not None:
-            step.gap.add(gap_s)
+        if itl_s is not None:
+            step.add_itl((itl_s,), longest_s)
 
     def refused(self, at: float, endpoint: str, reason: str) -> None:
         """Count a refusal."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from cluster.admission.assignment import Assignment, FirstTokenTiming
@@ -15,7 +15,7 @@ from cluster.router.rows.choice_row import choice_row
 from cluster.router.rows.stage_times import StageTimes
 from cluster.telemetry import router_metrics as metrics
 from cluster.telemetry.labels import Labels
-from cluster.telemetry.requests.gaps import StreamGaps
+from cluster.telemetry.requests.itl import StreamItl
 from cluster.telemetry.requests.row import ChoiceRow
 from cluster.telemetry.requests.stages import stages_of
 
@@ -45,7 +45,7 @@ class StreamMetrics:
         self._emit = emit
         self._came_s = array("d")
         self._count = 0
-        self._gaps: StreamGaps | None = None
+        self._itl: StreamItl | None = None
         self._ttfmt_s: float | None = None
         self.times = times
 
@@ -53,6 +53,11 @@ class StreamMetrics:
     def count(self) -> int:
         """The tokens that were passed on."""
         return self._count
+
+    @property
+    def token_times(self) -> Sequence[float]:
+        """When events with its tokens came (monotonic), as long as the choice runs."""
+        return self._came_s if self._itl is None else ()
 
     @property
     def pair(self) -> Pair:
@@ -106,11 +111,11 @@ class StreamMetrics:
     def close(self) -> None:
         """Count the whole choice, whether it finished or not."""
         metrics.ANSWER_TOKENS.inc(self._count, **self._labels)
-        came_s, self._gaps = self._came_s, StreamGaps.of(self._came_s)
+        came_s, self._itl = self._came_s, StreamItl.of(self._came_s)
         if self._count > 1:
             itl_s = (came_s[-1] - came_s[0]) / (self._count - 1)
             metrics.INTER_TOKEN_LATENCY.observe(itl_s, **self._labels)
-            metrics.STREAM_PAUSE.observe(self._gaps.longest_s or 0.0, **self._labels)
+            metrics.STREAM_PAUSE.observe(self._itl.longest_s or 0.0, **self._labels)
 
     def row(self) -> ChoiceRow:
         """The row of the choice, as far as it came."""
@@ -120,7 +125,7 @@ class StreamMetrics:
             self._assignment,
             self._first_plan,
             self._came_s,
-            self._gaps or StreamGaps.of(self._came_s),
+            self._itl or StreamItl.of(self._came_s),
             self._count,
             self._ttfmt_s,
         )

@@ -57,8 +57,8 @@ async def page_of(
 
 
 def _is_fault(message: Any) -> bool:
-    """Whether a message of the console tells of a fault. Refusals of keys are none."""
-    return message.type == "error" and "status of 40" not in message.text
+    """Whether a message of the console tells of a fault. Refusals are none."""
+    return message.type == "error" and "status of 4" not in message.text
 
 
 @cache

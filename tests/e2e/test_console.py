@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import httpx
 import pytest
 import yaml
 
 from cluster.api import Summary, Tokens
+from cluster.console.feed import MOST_VIEWERS
 from cluster.tenants.hashed_keys import hash_of
 from engine.errors import Cancelled, TandemError
 from tandem_client import Client
@@ -127,6 +128,22 @@ async def test_it_asks_for_an_operators_key(url):
         await page.wait_for_selector("#live.on")
         assert await page.locator("#pool-decode .card").count() == 2
         await page.reload()
+        await page.wait_for_selector("#live.on")
+
+
+async def test_a_page_beyond_the_bound_comes_back_when_told(url):
+    headers = {"authorization": f"Bearer {OPERATOR}"}
+    async with browser() as chromium, page_of(chromium, url) as page:
+        async with AsyncExitStack() as stack:
+            client = await stack.enter_async_context(httpx.AsyncClient(headers=headers))
+            for _ in range(MOST_VIEWERS):
+                feed = client.stream("GET", f"{url}console/feed")
+                assert (await stack.enter_async_context(feed)).status_code == 200
+            await page.fill("#key-input", OPERATOR)
+            await page.press("#key-input", "Enter")
+            live = page.locator("#live")
+            await live.filter(has_text="16 pages look at this router").wait_for()
+            await live.filter(has_text="trying again in 5 s").wait_for()
         await page.wait_for_selector("#live.on")
 
 
@@ -251,7 +268,7 @@ async def test_a_stream_goes_on_while_its_replica_is_killed(url, serving):
     async with console(url, hash="console#requests") as page:
         stream = asyncio.create_task(long_stream(serving, begun))
         await asyncio.wait_for(begun.wait(), 30)
-        where = page.locator("tr:has(button[aria-label='stop long']) td").nth(5)
+        where = page.locator("tr:has(button[aria-label='stop long']) td").nth(6)
         victim = (await where.inner_text()).split(" → ")[-1]
         await show(page, "overview")
         await page.click(f"button[aria-label='kill {victim}']")

@@ -15,9 +15,9 @@ import pytest
 import zstandard
 
 from cluster.api import Event, Tokens
+from cluster.cli.waterfall import explained
 from cluster.client.admin_client import list_requests
 from cluster.config.request_log import RequestLogConfig
-from cluster.console.waterfall import explained
 from cluster.telemetry.requests.row import RequestRow
 from cluster.telemetry.requests.stages import stages_of
 from engine.errors import InvalidRequest, NotFound, Overloaded, Unauthenticated

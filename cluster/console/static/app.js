@@ -4,6 +4,7 @@ import { askForKey } from "./access.js";
 import { byId, note, say, show } from "./dom.js";
 import { drawCharts } from "./charts.js";
 import { follow, state } from "./feed.js";
+import { lasting } from "./format.js";
 import { drawPlayground, startPlayground } from "./playground.js";
 import { drawLinks, drawPools } from "./pools.js";
 import { drawRequests, startRequests } from "./requests.js";
@@ -27,7 +28,9 @@ const chosen = () => (location.hash.slice(1) in PAGES ? location.hash.slice(1) :
 
 function draw() {
   say(byId("model"), state.settings.model ?? "");
-  if (state.router) PAGES[chosen()]();
+  if (!state.router) return;
+  for (const place of document.querySelectorAll(".window")) say(place, lasting(state.chart.window_s));
+  PAGES[chosen()]();
 }
 
 function turn() {

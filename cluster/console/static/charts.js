@@ -1,13 +1,12 @@
-// The charts over time: TTFT and gaps by endpoint with their budgets, refusals by reason.
+// The charts over time: TTFT and ITL by endpoint with their budgets, refusals by reason.
 
 import { byId, el, keyed, say } from "./dom.js";
-import { count, reasonName, seconds } from "./format.js";
+import { count, lasting, reasonName, seconds } from "./format.js";
 import { state } from "./feed.js";
 import { shownRise } from "./rise.js";
 
-const WINDOW_S = 900;
-const STEP_S = 10;
 const COLOURS = 6;
+const QUANTILES = ["p50", "p95", "longest"];
 const charts = new Map();
 
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -20,22 +19,23 @@ function endpoints() {
 }
 
 function times() {
-  const last = Math.floor(state.now / STEP_S) * STEP_S;
-  return Array.from({ length: WINDOW_S / STEP_S + 1 }, (_, index) => last - WINDOW_S + index * STEP_S);
+  const { window_s: whole, step_s: step } = state.chart;
+  const last = Math.floor(state.now / step) * step;
+  return Array.from({ length: whole / step + 1 }, (_, index) => last - whole + index * step);
 }
 
 /** Draws all three charts. */
 export function drawCharts() {
   const names = endpoints();
   latency("ttft", names, (point) => point.ttft, (one) => one?.ttft_s, "TTFT");
-  latency("gap", names, (point) => point.gap, (one) => one?.itl_s, "Gap between tokens");
+  latency("itl", names, (point) => point.itl, (one) => one?.itl_s, "ITL");
   refusals();
 }
 
 function latency(id, names, valuesOf, budgetOf, title) {
   const at = times();
   const lines = names.flatMap((name, index) =>
-    [1, 0].map((which) => ({ name: `${name} ${which ? "p95" : "p50"}`, colour: index % COLOURS, width: which ? 2 : 1, values: at.map((time) => valueAt(time, name, (point) => valuesOf(point)[which])) })),
+    (id === "itl" ? [1, 0, 2] : [1, 0]).map((which) => ({ name: `${name} ${QUANTILES[which]}`, colour: index % COLOURS, width: which === 1 ? 2 : 1, dash: which === 2 ? [2, 3] : undefined, values: at.map((time) => valueAt(time, name, (point) => valuesOf(point)[which])) })),
   );
   const budgets = names.map((name, index) => ({ name, colour: index % COLOURS, value: budgetOf(state.settings.endpoints[name]) })).filter((one) => one.value);
   const highest = Math.max(0.001, ...lines.flatMap((one) => one.values.filter((value) => value !== null)));
@@ -44,7 +44,7 @@ function latency(id, names, valuesOf, budgetOf, title) {
   const legends = names.map((name, index) => {
     const last = [...at].reverse().map((time) => valueAt(time, name, valuesOf)).find((found) => found && found[1] !== null);
     const budget = budgetOf(state.settings.endpoints[name]);
-    return { name, colour: index % COLOURS, text: `${last ? `p50 ${seconds(last[0])}, p95 ${seconds(last[1])}` : "none"}${budget ? `, budget ${seconds(budget)}` : ""}` };
+    return { name, colour: index % COLOURS, text: `${last ? last.map((value, which) => `${QUANTILES[which]} ${seconds(value)}`).join(", ") : "none"}${budget ? `, budget ${seconds(budget)}` : ""}` };
   });
   legend(id, legends, title);
 }
@@ -53,10 +53,10 @@ function refusals() {
   const at = times();
   const reasons = [...new Set(Object.values(state.series).flatMap((step) => Object.values(step).flatMap((point) => Object.keys(point.refused))))].sort();
   const sumAt = (time, reason) => Object.values(state.series[time] ?? {}).reduce((sum, point) => sum + (point.refused[reason] ?? 0), 0);
-  const lines = reasons.map((reason, index) => ({ name: reason, colour: index % COLOURS, width: 2, values: at.map((time) => sumAt(time, reason) / STEP_S) }));
+  const lines = reasons.map((reason, index) => ({ name: reason, colour: index % COLOURS, width: 2, values: at.map((time) => sumAt(time, reason) / state.chart.step_s) }));
   const perSecond = (value) => (value < 1 ? value.toFixed(2) : value < 10 ? value.toFixed(1) : count(value));
   draw("refusal", at, lines, [], Math.max(0.5, ...lines.flatMap((one) => one.values)) * 1.1, (value) => `${perSecond(value)}/s`);
-  const legends = reasons.map((reason, index) => ({ name: reasonName(reason), colour: index % COLOURS, text: `${count(STEP_S * lines[index].values.reduce((a, b) => a + b, 0))} in 15 min` }));
+  const legends = reasons.map((reason, index) => ({ name: reasonName(reason), colour: index % COLOURS, text: `${count(state.chart.step_s * lines[index].values.reduce((a, b) => a + b, 0))} in ${lasting(state.chart.window_s)}` }));
   legend("refusal", legends, "Refusals", "No refusals.");
 }
 
@@ -69,7 +69,7 @@ function legend(id, entries, title, none = "Nothing to show yet.") {
   const place = byId(`${id}-legend`);
   const shown = entries.length ? entries : [{ name: none, colour: null, text: "" }];
   keyed(place, shown, (one) => one.name, (one) => el("span", { class: "entry" }, one.colour === null ? null : el("i", { class: `swatch line-${one.colour}` }), el("b", {}, one.name), " ", el("span")), (child, one) => say(child.lastElementChild, one.text));
-  byId(`${id}-chart`).setAttribute("aria-label", `${title} over 15 minutes. ${shown.map((one) => `${one.name}: ${one.text}`).join(". ")}`);
+  byId(`${id}-chart`).setAttribute("aria-label", `${title} over ${lasting(state.chart.window_s)}. ${shown.map((one) => `${one.name}: ${one.text}`).join(". ")}`);
 }
 
 /** Draws lines; a chart is made anew where its lines, its width or the colours changed. */
@@ -100,9 +100,9 @@ function options(id, lines, width, height, chart) {
     height,
     legend: { show: false },
     cursor: { y: false, points: { size: 6 } },
-    scales: { x: { time: true, range: () => [state.now - WINDOW_S, state.now] }, y: { range: () => [0, chart.highest] } },
+    scales: { x: { time: true, range: () => [state.now - state.chart.window_s, state.now] }, y: { range: () => [0, chart.highest] } },
     axes: [{ ...axis, values: (_, ticks) => ticks.map((at) => new Date(1000 * at).toLocaleTimeString("en-GB").slice(0, 5)) }, { ...axis, size: 64, values: (_, ticks) => ticks.map((value) => chart.text(value)) }],
-    series: [{}, ...lines.map((one) => ({ label: one.name, stroke: colour(`--line-${one.colour}`), width: one.width, points: { size: 4, show: true }, spanGaps: true }))],
+    series: [{}, ...lines.map((one) => ({ label: one.name, stroke: colour(`--line-${one.colour}`), width: one.width, dash: one.dash, points: { size: 4, show: true }, spanGaps: true }))],
     hooks: { drawClear: [(plot) => shade(id, plot)], draw: [(plot) => budgetLines(plot, chart.budgets)] },
   };
 }

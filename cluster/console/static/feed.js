@@ -3,12 +3,11 @@
 import { askForKey, headers } from "./access.js";
 import { problemOf, readEvents } from "./events.js";
 
-const WINDOW_S = 900;
 const MOST_ROWS = 400;
 const SILENT_MS = 10000;
 
 /** The state as the router tells it. */
-export const state = { series: {}, rows: [], replicas: {}, running: { rows: [], count: 0, waiting: 0 }, links: [], rises: [], tenants: {}, served: {}, canaries: [], missing: [], settings: { endpoints: {} }, cluster: {}, now: 0 };
+export const state = { series: {}, rows: [], replicas: {}, running: { rows: [], count: 0, waiting: 0, stalled: 0 }, links: [], rises: [], tenants: {}, served: {}, canaries: [], missing: [], settings: { endpoints: {} }, cluster: {}, chart: { window_s: 0, step_s: 1 }, now: 0 };
 
 /** Follows the feed for ever; `changed(names)` is called after each event, `told(text, live)` on changes of the connection. */
 export async function follow(changed, told) {
@@ -28,7 +27,7 @@ export async function follow(changed, told) {
       }
       continue;
     }
-    await new Promise((resolve) => setTimeout(resolve, pause));
+    await new Promise((resolve) => setTimeout(resolve, problem.wait_ms ?? pause));
     pause = Math.min(10000, 2 * pause);
   }
 }
@@ -40,7 +39,10 @@ async function once(changed) {
   try {
     const response = await fetch("console/feed", { headers: headers(), signal: control.signal, cache: "no-store" });
     if (!response.ok) {
-      return { text: await problemOf(response), key: response.status === 401 || response.status === 403 };
+      const wait_s = Number(response.headers.get("retry-after"));
+      const text = await problemOf(response);
+      if (wait_s) return { text: `${text}; trying again in ${wait_s} s`, wait_ms: 1000 * wait_s };
+      return { text, key: response.status === 401 || response.status === 403 };
     }
     await readEvents(response, (name, data) => {
       clearTimeout(silent);
@@ -66,7 +68,7 @@ function merge(whole, document) {
     else if (!whole && name === "rows") state.rows = [...state.rows, ...value].slice(-MOST_ROWS);
     else state[name] = value;
   }
-  const oldest = state.now - WINDOW_S - 20;
+  const oldest = state.now - state.chart.window_s - 20;
   for (const at of Object.keys(state.series)) if (Number(at) < oldest) delete state.series[at];
   return new Set(Object.keys(document));
 }

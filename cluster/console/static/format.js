@@ -14,6 +14,9 @@ export function count(value) {
   return value === undefined || value === null ? "–" : Math.round(value).toLocaleString("en");
 }
 
+/** A long time in words. */
+export const lasting = (value) => `${Math.round(value / 60)} minutes`;
+
 /** Bytes per second. */
 export function rate(value) {
   const units = ["B/s", "kB/s", "MB/s", "GB/s"];
@@ -59,7 +62,7 @@ export const stageNames = Object.keys(STAGES);
 
 const REASONS = {
   ttft: "the first token would be late",
-  itl: "gaps would be too long",
+  itl: "ITL would be too long",
   kv_blocks: "KV blocks are short",
   decode_batch: "the decode batch is full",
   batch_prompts: "enough prompts of the batch lane wait",

@@ -7,7 +7,8 @@ import { state } from "./feed.js";
 
 // Orphaned blocks are among the others, and in no part of the bar.
 const BLOCKS = ["running", "leased", "quarantined", "cached"];
-const HEALTH = { ok: "healthy", leaving: "leaves", lost: "no answer" };
+/** The health of a replica in words. */
+export const HEALTH = { ok: "healthy", leaving: "leaves", lost: "no answer" };
 const SVG = "http://www.w3.org/2000/svg";
 
 /** Draws pools and links. */

@@ -37,7 +37,7 @@ export function drawRequests() {
   keyed(byId("filter-endpoint"), ["", ...endpoints], (name) => name, (name) => el("option", { value: name }, name || "all"));
   const running = state.running.rows.filter(isChosen);
   oldest = Math.max(0, ...running.map((row) => state.now - row.received_at));
-  say(byId("running-count"), `${count(state.running.count)}, of which ${count(state.running.waiting)} without a first token`);
+  say(byId("running-count"), `${count(state.running.count)}, of which ${count(state.running.waiting)} without a first token, ${count(state.running.stalled)} stalled`);
   keyed(byId("running-rows"), running, keyOf, runningRow, updateRunning);
   const rows = found ?? [...(held ?? state.rows)].reverse();
   say(byId("ended-title"), found ? "Ended, the slowest in this router's memory" : "Ended, the newest first");
@@ -59,7 +59,7 @@ function isChosen(row) {
 function runningRow(row) {
   const stop = () => act("console/stop", { id: row.request_id, tenant: row.tenant }, `Stopped: ${row.request_id}`);
   const button = el("button", { type: "button", "aria-label": `stop ${row.request_id}`, on: { click: stop } }, "Stop");
-  return el("tr", {}, el("th", { scope: "row", title: row.request_id }, short(row.request_id)), el("td", {}, row.endpoint), el("td", {}, row.tenant), ...["Age", "TTFT", "Tokens"].map(() => el("td", { class: "number" })), el("td"), el("td", { class: "stages" }, el("span", { class: "bar", role: "img" })), el("td", {}, button));
+  return el("tr", {}, el("th", { scope: "row", title: row.request_id }, short(row.request_id)), el("td", {}, row.endpoint), el("td", {}, row.tenant), ...["Age", "TTFT", "Tokens", "Longest stall"].map(() => el("td", { class: "number" })), el("td"), el("td", { class: "stages" }, el("span", { class: "bar", role: "img" })), el("td", {}, button));
 }
 
 function updateRunning(child, row) {
@@ -71,9 +71,11 @@ function updateRunning(child, row) {
   const age = Math.max(0, state.now - row.received_at);
   const first = row.ttft_s ?? age;
   const label = row.ttft_s === null ? `${seconds(age)} without a first token` : `first token after ${seconds(first)}, then ${seconds(age - first)} of tokens`;
-  cells[7].firstChild.setAttribute("aria-label", label);
-  fillBar(cells[7].firstChild, [["stage-prefill", first, label], ["stage-decode", age - first, label]], Math.max(1, oldest));
-  say(cells[6], row.prefill_replica ? where : row.waited_for ? `router: ${reasonName(row.waited_for)}` : "router");
+  cells[8].firstChild.setAttribute("aria-label", label);
+  fillBar(cells[8].firstChild, [["stage-prefill", first, label], ["stage-decode", age - first, label]], Math.max(1, oldest));
+  say(cells[6], row.stall_s ? `${seconds(row.stall_s)}, goes on` : seconds(row.longest_stall_s || null));
+  cells[6].classList.toggle("problem", row.stall_s > 0);
+  say(cells[7], row.prefill_replica ? where : row.waited_for ? `router: ${reasonName(row.waited_for)}` : "router");
 }
 
 function endedRow(row) {
@@ -98,7 +100,7 @@ export async function openRequest(row) {
 }
 
 async function slowest() {
-  const query = { slowest: "true", since_s: "900", limit: "100", failed: String(byId("filter-failed").checked) };
+  const query = { slowest: "true", since_s: String(state.chart.window_s), limit: "100", failed: String(byId("filter-failed").checked) };
   const endpoint = byId("filter-endpoint").value;
   if (endpoint) query.endpoint = endpoint;
   try {

@@ -1,7 +1,7 @@
 // Why TTFT rose: one sentence for the headline, and the shares by stage, pool, replica and tenant.
 
 import { byId, el, say } from "./dom.js";
-import { clock, percent, reasonName, seconds, stageName } from "./format.js";
+import { clock, lasting, percent, reasonName, seconds, stageName } from "./format.js";
 import { state } from "./feed.js";
 
 const LEAST_SHARE = 0.05;
@@ -21,7 +21,7 @@ export function drawRise() {
   const now = JSON.stringify([state.rises, chosen]);
   if (now === drawn) return;
   drawn = now;
-  byId("rise").replaceChildren(...(rise ? panel(rise) : [el("p", { class: "quiet" }, "TTFT is as usual: no span of the last 15 minutes was slower than the rest by 30 % or more.")]));
+  byId("rise").replaceChildren(...(rise ? panel(rise) : [el("p", { class: "quiet" }, `TTFT is as usual: no span of the last ${lasting(state.chart.window_s)} was slower than the rest by 30 % or more.`)]));
 }
 
 function headline(rise) {
@@ -34,7 +34,7 @@ function headline(rise) {
   }
   if (refused) return `TTFT is as usual. ${refused}`;
   const firsts = Object.values(state.series).flatMap((step) => Object.values(step)).reduce((sum, point) => sum + point.first_tokens, 0);
-  return firsts ? `TTFT is as usual: ${firsts} first tokens in 15 minutes.` : "No requests in the last 15 minutes.";
+  return firsts ? `TTFT is as usual: ${firsts} first tokens in ${lasting(state.chart.window_s)}.` : `No requests in the last ${lasting(state.chart.window_s)}.`;
 }
 
 function refusals() {

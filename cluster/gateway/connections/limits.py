@@ -10,6 +10,8 @@ _MOST_FILES = 65_536
 _LEAST_CONNECTIONS = 16
 # Each request has a connection. The other connections are idle, or send their request.
 _CONNECTIONS_PER_REQUEST = 4
+# Bound: bytes of a connection that the kernel keeps and cannot send yet.
+_UNSENT_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,8 @@ def watch_peers(listening: socket.socket, stall_s: float) -> None:
     """Have the kernel end connections of this socket whose peer is gone, after about a minute.
 
     Accepted connections inherit the options. The kernel also ends a connection whose peer
-    acknowledges nothing, or has no room for data, for `stall_s`.
+    acknowledges nothing, or has no room for data, for `stall_s`. It keeps little that a peer has no
+    room for, so that a stream notices soon that nobody reads it.
     """
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     options = {
@@ -77,6 +80,7 @@ def watch_peers(listening: socket.socket, stall_s: float) -> None:
         "TCP_KEEPINTVL": 10,
         "TCP_KEEPCNT": 3,
         "TCP_USER_TIMEOUT": int(stall_s * 1000),
+        "TCP_NOTSENT_LOWAT": _UNSENT_BYTES,
     }
     for name, value in options.items():
         # macOS has none of this name for two of them.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from cluster.console.source import Ending
+from cluster.console.source import ReplicaEnd
 from cluster.discovery.healthy_replicas import HealthyReplicas
 from cluster.discovery.redis_directory import Directory
 from cluster.router.router import Router
@@ -35,7 +35,7 @@ class OperatorActs:
         stopped = {"operator": operator, "request_id": request_id, "tenant": tenant}
         log.warning("request stopped by an operator", extra=stopped)
 
-    async def end_replica(self, replica: str, how: Ending, operator: str) -> None:
+    async def end_replica(self, replica: str, how: ReplicaEnd, operator: str) -> None:
         """Drain or kill a replica, which Ray Serve replaces.
 
         Unavailable in a cluster that `tandem serve` did not start, NotFound for an unknown id.

@@ -91,6 +91,7 @@ class RouterView:
                 "lane": one.lane,
                 "ttft_s": one.ttft_budget_s if one.lane != "batch" else None,
                 "itl_s": one.itl_budget_s,
+                "guard": asdict(one.canary.guard) if one.canary else None,
             }
             for name, one in config.endpoints.items()
         }
@@ -146,6 +147,7 @@ def _running(account: RequestAccount) -> RunningView:
         "" if first is None else first.pair.decode.id,
         None if first is None or account.ttft_s is None else first.row,
         tuple(moved),
+        tuple(stream.token_times for stream in streams),
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from cluster.admission.assignment import Assignment
 from cluster.placement.types import Pair, PlacementPlan
 from cluster.router.rows.stage_times import StageTimes
-from cluster.telemetry.requests.gaps import StreamGaps, pauses_around
+from cluster.telemetry.requests.itl import StreamItl, pauses_around
 from cluster.telemetry.requests.row import ChoiceRow, Route
 from protos.decode_pb2 import Retired
 
@@ -19,7 +19,7 @@ def choice_row(
     assignment: Assignment,
     first_plan: PlacementPlan | None,
     came_s: Sequence[float],
-    gaps: StreamGaps,
+    itl: StreamItl,
     tokens: int,
     ttfmt_s: float | None,
 ) -> ChoiceRow:
@@ -33,7 +33,7 @@ def choice_row(
     if times.ttft_s:
         known |= _until_first_token(times)
     if len(came_s) > 1:
-        known |= _of_tokens(times, came_s, gaps, tokens)
+        known |= _of_tokens(times, came_s, itl, tokens)
     if times.committed_s is not None:
         known |= _of_transfer(times, times.committed_s)
     if times.retired is not None:
@@ -75,14 +75,14 @@ def _until_first_token(times: StageTimes) -> dict[str, Any]:
 
 
 def _of_tokens(
-    times: StageTimes, came_s: Sequence[float], gaps: StreamGaps, tokens: int
+    times: StageTimes, came_s: Sequence[float], itl: StreamItl, tokens: int
 ) -> dict[str, Any]:
     streaming_s = came_s[-1] - came_s[0]
     return {
         "ttlt_s": came_s[-1] - times.began_s,
-        "gap_p50_s": gaps.p50_s,
-        "gap_p95_s": gaps.p95_s,
-        "longest_stall_s": gaps.longest_s,
+        "gap_p50_s": itl.p50_s,
+        "gap_p95_s": itl.p95_s,
+        "longest_stall_s": itl.longest_s,
         "tokens_per_s": (tokens - 1) / streaming_s if streaming_s > 0 else None,
     }
 

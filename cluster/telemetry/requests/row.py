@@ -26,7 +26,7 @@ class ChoiceRow:
     - `offered_s`, `decode_admitted_s`, `transfer_begin_s`, `transfer_end_s`: the KV was on offer,
       decode had blocks for it, and the transfer; they may overlap the prefill.
     - `decode_s`: of the last decode replica, up to its last token.
-    - `gap_p50_s`, `gap_p95_s`, `longest_stall_s`: between two events with tokens.
+    - `gap_p50_s`, `gap_p95_s`, `longest_stall_s`: of its ITL, between two events with tokens.
     - `tokens_per_s`: as the client saw it. `scheduler_tokens_per_s`: in the decode steps alone.
     - `mean_batch`: the requests in a step. `straggler_share`: the part of the steps in which it had
       the most tokens.

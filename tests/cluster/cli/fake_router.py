@@ -67,6 +67,7 @@ class Admin(router_pb2_grpc.AdminServicer):
         self.authorizations: list[object] = []
         self.weaken_security = self.restart = False
         self.notices: list[str] = []
+        self.cut_off = 0
         self.rows: list[str] = []
         self.wanted: list[router_pb2.ListRequestsRequest] = []
 
@@ -83,6 +84,9 @@ class Admin(router_pb2_grpc.AdminServicer):
 
     async def Status(self, request: Any, context: Any) -> router_pb2.StatusResponse:  # noqa: N802
         self.note(context)
+        if self.cut_off:
+            self.cut_off -= 1
+            await context.abort(grpc.StatusCode.CANCELLED)
         blocks = router_pb2.BlockCounts(total=64, used=3, cached=2, leased=1)
         replica = router_pb2.ReplicaStatus(
             id="prefill#a",

@@ -109,6 +109,14 @@ def test_a_rollout_tells_what_stays_open_until_a_new_start(
     assert (code, err) == (0, "note: Ray's pages of metrics stay open\n")
 
 
+def test_a_rollout_outlives_a_router_that_ends_before_it_answers(
+    capsys: pytest.CaptureFixture[str], router: Router
+) -> None:
+    router.admin.cut_off = 2
+    code, out, _ = run(capsys, "rollout", "--address", router.address)
+    assert (code, out) == (0, "v serves; what the one before it has begun goes on to its end\n")
+
+
 def test_a_restart_is_a_rollout_of_what_runs(
     capsys: pytest.CaptureFixture[str], router: Router
 ) -> None:

@@ -152,7 +152,7 @@ def test_a_request_is_explained_as_a_waterfall_and_in_words(
         "decode-0 had no room for its KV for 60.0 ms.",
         "Its KV (2.5 MB) was handed over; that delayed its second token by 100.0 ms.",
         "3.5 requests in the mean; in 25 % of them it had the most tokens.",
-        "p50 30.0 ms, p95 50.0 ms, the longest 200.0 ms.",
+        "Its ITL was p50 30.0 ms, p95 50.0 ms; its longest stall was 200.0 ms.",
         "It lost its KV blocks 2 times to older requests.",
         "It failed over 1 times, 200.0 ms without tokens.",
         "99 of its tokens were computed again.",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
+from array import array
 
 from cluster.console.model import ConsoleModel
 from cluster.console.source import RunningView
@@ -119,3 +121,59 @@ def test_texts_are_in_no_row():
     source = ScriptedSource()
     source.rows.add(row("r", NOW, choice(), prompt="my secret", answer="its answer"))
     assert "secret" not in str(model_of(source).changes())
+
+
+def running(came_s, name="r", age_s=100, **more):
+    times = [time.monotonic() - ago_s for ago_s in came_s]
+    known = {"ttft_s": 0.1, "token_times": (array("d", times),)} | more
+    return RunningView(name, "acme", "chat", "interactive", NOW - age_s, **known)
+
+
+def longest_itl(document):
+    return max((point["itl"][2] for point in points(document) if point["itl"][2]), default=None)
+
+
+def test_a_stream_that_stalls_shows_before_it_ends():
+    source = ScriptedSource()
+    fine = [running([0.5 - 0.02 * n for n in range(25)], f"r{n}", n) for n in range(80)]
+    source.views = [*fine, running([13.0, 12.5, 12.0], "stalled", 900)]
+    model = model_of(source)
+    changes = model.changes()
+    assert 12 <= longest_itl(changes) < 13
+    assert min(point["itl"][1] for point in points(changes)) < 0.1
+    assert changes["running"]["stalled"] == 1
+    row = changes["running"]["rows"][0]
+    assert row["request_id"] == "stalled"
+    assert 12 <= row["stall_s"] == row["longest_stall_s"] < 13
+    source.views[-1].token_times[0].append(time.monotonic())
+    row = next(r for r in model.changes()["running"]["rows"] if r["request_id"] == "r0")
+    assert (row["stall_s"], row["longest_stall_s"]) == (0.0, 0.02)
+    source.views = source.views[-1:]
+    row = model.changes()["running"]["rows"][0]
+    assert row["stall_s"] == 0.0
+    assert row["longest_stall_s"] >= 12
+
+
+async def test_a_stall_that_is_over_shows_at_its_time_once_somebody_looks():
+    source = ScriptedSource()
+    source.views = [running([405.0, *(305 - 0.1 * n for n in range(3049))])]
+    model = model_of(source)
+    await model.catch_up()
+    model.changes()
+    stalls = {int(at): steps["chat"]["itl"][2] for at, steps in model.whole()["series"].items()}
+    assert round(stalls[int(NOW - 305) // 10 * 10]) == 100
+
+
+def test_the_end_of_a_request_counts_what_was_not_read_while_it_ran():
+    source = ScriptedSource()
+    model = model_of(source)
+    unseen = choice(gap_p50_s=0.02, gap_p95_s=0.03, longest_stall_s=0.5)
+    source.rows.add(row("unseen", NOW - 3, unseen))
+    assert points(model.changes())[0]["itl"] == [0.03, 0.03, 0.5]
+    source.views = [running([0.06, 0.04, 0.02])]
+    values = points(model.changes())[0]["itl"]
+    source.views = []
+    source.rows.add(row("r", NOW - 3, choice(gap_p95_s=0.01, longest_stall_s=0.01)))
+    assert points(model.changes())[0]["itl"] == values
+    source.rows.add(row("r", NOW - 3, choice(gap_p95_s=0.02, longest_stall_s=2.0)))
+    assert points(model.changes())[0]["itl"][2] == 2.0

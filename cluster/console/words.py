@@ -1,4 +1,4 @@
-"""One request as a waterfall of its stages, and in words: what it waited for, and behind whom."""
+"""One request in words, for the console and for terminals: what it waited for, and behind whom."""
 
 from __future__ import annotations
 
@@ -8,37 +8,9 @@ from typing import Any
 
 from cluster.admission.refusal_reasons import REASONS
 
-_WIDTH = 40
-_BAR, _TICK = "\N{FULL BLOCK}", "\N{LEFT ONE EIGHTH BLOCK}"
 # The shortest wait that gets a sentence.
 _LEAST_S = 1e-3
 Row = dict[str, Any]
-
-
-def explained(row: Row) -> str:
-    """The whole text for one row of `tandem explain`."""
-    lines = [*_heading(row)]
-    for choice in row["choices"]:
-        lines += ["", _choice_heading(choice), *waterfall(choice["stages"])]
-        lines += [f"- {sentence}" for sentence in _sentences(row, choice)]
-    lines += [f"- {sentence}" for sentence in _ending(row)]
-    return "\n".join(lines)
-
-
-def waterfall(stages: list[Row]) -> list[str]:
-    """A line for each stage: its bar, where it begins, and how long it takes."""
-    if not stages:
-        return []
-    whole_s = max(one["end_s"] for one in stages) or 1.0
-    names = max(len(one["stage"]) for one in stages)
-    lines = []
-    for one in stages:
-        begin = round(_WIDTH * one["begin_s"] / whole_s)
-        length = round(_WIDTH * one["end_s"] / whole_s) - begin
-        bar = " " * begin + (_BAR * length or _TICK)
-        took = f"{_ms(one['end_s'] - one['begin_s']):>9}"
-        lines.append(f"  {plain(one['stage']):{names}}  {bar:{_WIDTH + 1}}  {took}")
-    return lines
 
 
 def in_words(row: Row) -> dict[str, list[str]]:
@@ -55,6 +27,11 @@ def plain(value: object) -> str:
     return "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in str(value))
 
 
+def duration(seconds: float) -> str:
+    """A time as text, from 10 s on in seconds."""
+    return f"{1000 * seconds:.1f} ms" if seconds < 10 else f"{seconds:.1f} s"
+
+
 def _heading(row: Row) -> Iterator[str]:
     received = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row["received_at"]))
     lane = row.get("lane", "-")
@@ -63,7 +40,7 @@ def _heading(row: Row) -> Iterator[str]:
         f"tenant {row.get('tenant', '-')}, configuration {row.get('config', '-')}"
         + (f" ({row['arm']})" if "arm" in row else "")
     )
-    took = _ms(row["total_s"]) if "total_s" in row else "-"
+    took = duration(row["total_s"]) if "total_s" in row else "-"
     prompt, answer = row.get("prompt_tokens", 0), row.get("completion_tokens", 0)
     cost = f", cost {row['cost']:.3g}" if "cost" in row else ""
     yield f"received {received}, ended after {took}; {prompt} prompt tokens, {answer} tokens{cost}"
@@ -74,10 +51,10 @@ def _choice_heading(choice: Row) -> str:
     where = decode if choice["route"] == "local" else f"{prefill} -> {decode}"
     if choice["route"] == "prefill_only":
         where = prefill
-    first = f"TTFT {_ms(choice['ttft_s'])}" if "ttft_s" in choice else "no first token"
+    first = f"TTFT {duration(choice['ttft_s'])}" if "ttft_s" in choice else "no first token"
     if "predicted_ttft_s" in choice:
-        first += f" (predicted {_ms(choice['predicted_ttft_s'])})"
-    last = f", TTLT {_ms(choice['ttlt_s'])}" if "ttlt_s" in choice else ""
+        first += f" (predicted {duration(choice['predicted_ttft_s'])})"
+    last = f", TTLT {duration(choice['ttlt_s'])}" if "ttlt_s" in choice else ""
     return plain(f"choice {choice['choice']} on {where}: {first}{last}")
 
 
@@ -88,17 +65,17 @@ def _sentences(row: Row, choice: Row) -> Iterator[str]:
         yield from _waited(row)
     if "ttft_s" not in choice and "admitted_s" in choice:
         without_s = row.get("total_s", 0.0) - choice["admitted_s"]
-        yield f"It got no token in the {_ms(without_s)} after its replicas were chosen."
+        yield f"It got no token in the {duration(without_s)} after its replicas were chosen."
     queue_s = took.get("prefill_queue", 0.0)
     behind = _behind(row, choice, "queue")
     if queue_s >= _LEAST_S or behind:
         where = plain(choice.get("prefill_replica", "its replica"))
         nobody = " behind no ended request of this router"
-        yield f"It was queued on {where} for {_ms(queue_s)}{behind or nobody}."
+        yield f"It was queued on {where} for {duration(queue_s)}{behind or nobody}."
     if took.get("decode_admission", 0.0) >= _LEAST_S:
         behind = _behind(row, choice, "decode_admission")
         where = plain(choice.get("decode_replica", "decode"))
-        yield f"{where} had no room for its KV for {_ms(took['decode_admission'])}{behind}."
+        yield f"{where} had no room for its KV for {duration(took['decode_admission'])}{behind}."
     yield from _transfer(choice, took)
     yield from _decode(choice)
 
@@ -136,7 +113,7 @@ def _behind(row: Row, choice: Row, stage: str) -> str:
     named = [
         plain(
             f"{one['request_id']} ({one['tenant']}, {one['endpoint']}, "
-            f"{one['prompt_tokens']} prompt tokens, {_ms(one['seconds'])})"
+            f"{one['prompt_tokens']} prompt tokens, {duration(one['seconds'])})"
         )
         for one in row.get("behind", ())
         if one["stage"] == stage and one["choice"] == choice["choice"]
@@ -149,7 +126,7 @@ def _transfer(choice: Row, took: dict[str, float]) -> Iterator[str]:
         return
     delay_s = sum(took.get(stage, 0.0) for stage in ("offer", "decode_admission", "transfer"))
     size = f"{choice['transfer_bytes'] / 1e6:.1f} MB"
-    yield f"Its KV ({size}) was handed over; that delayed its second token by {_ms(delay_s)}."
+    yield f"Its KV ({size}) was handed over; that delayed its second token by {duration(delay_s)}."
 
 
 def _decode(choice: Row) -> Iterator[str]:
@@ -160,12 +137,12 @@ def _decode(choice: Row) -> Iterator[str]:
             f"in {share:.0f} % of them it had the most tokens."
         )
     if "longest_stall_s" in choice:
-        gaps = f"p50 {_ms(choice['gap_p50_s'])}, p95 {_ms(choice['gap_p95_s'])}"
-        yield f"Gaps between its tokens: {gaps}, the longest {_ms(choice['longest_stall_s'])}."
+        itl = f"p50 {duration(choice['gap_p50_s'])}, p95 {duration(choice['gap_p95_s'])}"
+        yield f"Its ITL was {itl}; its longest stall was {duration(choice['longest_stall_s'])}."
     if choice["preemptions"]:
         yield f"It lost its KV blocks {choice['preemptions']} times to older requests."
     if choice["failovers"]:
-        pause = _ms(choice["failover_pause_s"])
+        pause = duration(choice["failover_pause_s"])
         retries = f", {choice['retries']} refusals by full replicas" if choice["retries"] else ""
         yield f"It failed over {choice['failovers']} times, {pause} without tokens{retries}."
     if choice["recomputed_tokens"]:
@@ -178,10 +155,6 @@ def _ending(row: Row) -> Iterator[str]:
     if "reason" in row:
         yield f"It ended with {plain(row['outcome'])}: {plain(row['reason'])}"
     if "decided_s" in row:
-        yield f"The refusal was decided {_ms(row['decided_s'])} after its arrival."
+        yield f"The refusal was decided {duration(row['decided_s'])} after its arrival."
     if "time_to_cancel_s" in row:
-        yield f"Its replicas were free {_ms(row['time_to_cancel_s'])} after its end."
-
-
-def _ms(seconds: float) -> str:
-    return f"{1000 * seconds:.1f} ms" if seconds < 10 else f"{seconds:.1f} s"
+        yield f"Its replicas were free {duration(row['time_to_cancel_s'])} after its end."

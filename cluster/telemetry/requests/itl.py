@@ -1,4 +1,4 @@
-"""The gaps between the events with tokens of one stream. Pure."""
+"""The ITL of one stream: the times between its events with tokens. Pure."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from operator import sub
 from typing import Self
 
-# Bound: gaps whose quantiles are taken; of more, an even part.
+# Bound: times whose quantiles are taken; of more, an even part.
 _SAMPLES = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class StreamGaps:
-    """Quantiles of the gaps, and the longest one, in seconds; None where there is no gap."""
+class StreamItl:
+    """Quantiles of the ITL, and the longest one, in seconds; None below two events."""
 
     p50_s: float | None = None
     p95_s: float | None = None
@@ -22,13 +22,13 @@ class StreamGaps:
 
     @classmethod
     def of(cls, came_s: Sequence[float]) -> Self:
-        """The gaps of events that came at these times, in order."""
-        gaps = list(map(sub, came_s[1:], came_s))
-        if not gaps:
+        """The ITL of events that came at these times, in order."""
+        found = list(map(sub, came_s[1:], came_s))
+        if not found:
             return cls()
-        every = 1 + (len(gaps) - 1) // _SAMPLES
-        ranked = sorted(gaps[::every])
-        return cls(rank(ranked, 0.5), rank(ranked, 0.95), max(gaps))
+        every = 1 + (len(found) - 1) // _SAMPLES
+        ranked = sorted(found[::every])
+        return cls(rank(ranked, 0.5), rank(ranked, 0.95), max(found))
 
 
 def pauses_around(losses: Sequence[float], came_s: Sequence[float]) -> float:

@@ -1,0 +1,36 @@
+"""One request on a terminal: a bar for each stage, and the words of `cluster/console/words.py`."""
+
+from __future__ import annotations
+
+from cluster.console.words import Row, duration, in_words, plain
+
+_WIDTH = 40
+_BAR, _TICK = "\N{FULL BLOCK}", "\N{LEFT ONE EIGHTH BLOCK}"
+
+
+def explained(row: Row) -> str:
+    """The whole text for one row of `tandem explain`."""
+    words = in_words(row)
+    lines = [*words["request"]]
+    for choice in row["choices"]:
+        title, *sentences = words[str(choice["choice"])]
+        lines += ["", title, *waterfall(choice["stages"])]
+        lines += [f"- {sentence}" for sentence in sentences]
+    lines += [f"- {sentence}" for sentence in words["end"]]
+    return "\n".join(lines)
+
+
+def waterfall(stages: list[Row]) -> list[str]:
+    """A line for each stage: its bar, where it begins, and how long it takes."""
+    if not stages:
+        return []
+    whole_s = max(one["end_s"] for one in stages) or 1.0
+    names = max(len(one["stage"]) for one in stages)
+    lines = []
+    for one in stages:
+        begin = round(_WIDTH * one["begin_s"] / whole_s)
+        length = round(_WIDTH * one["end_s"] / whole_s) - begin
+        bar = " " * begin + (_BAR * length or _TICK)
+        took = f"{duration(one['end_s'] - one['begin_s']):>9}"
+        lines.append(f"  {plain(one['stage']):{names}}  {bar:{_WIDTH + 1}}  {took}")
+    return lines
