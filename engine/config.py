@@ -72,7 +72,7 @@ class KvConfig:
     """Tokens per block."""
     dtype: KvDtype = "auto"
     """The precision of keys and values: `auto` is the model's; `fp8_e4m3` takes one byte for a
-    number, with scale 1, and cuts numbers beyond 448.
+    number, with the scales that the model stores or 1, and cuts numbers beyond 448 times the scale.
     """
     blocks: int | None = None
     """Blocks per replica; without it, `max_batch` contexts, fewer where memory is short."""

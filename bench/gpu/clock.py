@@ -1,52 +1,26 @@
-"""Timing on the device, the limits of the machine, and a report that is written as it goes."""
+"""The limits of the machine, and a report that is written as it goes."""
 
 from __future__ import annotations
 
 import json
 import platform
-import statistics
 import subprocess
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from bench.gpu.model import GpuScale
-
-
-def timed(run: Callable[[], object], device: torch.device, repeats: int) -> float:
-    """Median seconds of a run on the device, by its own events; one run before is not counted."""
-    run()
-    if device.type != "cuda":
-        return timed_on_host(run, repeats)
-    marks = [(torch.cuda.Event(True), torch.cuda.Event(True)) for _ in range(repeats)]
-    for before, after in marks:
-        before.record()
-        run()
-        after.record()
-    torch.cuda.synchronize()
-    return float(statistics.median(b.elapsed_time(a) for b, a in marks)) / 1e3
-
-
-def timed_on_host(run: Callable[[], object], repeats: int) -> float:
-    """Median seconds of a run that ends with its answer on the host."""
-    run()
-    times = []
-    for _ in range(repeats):
-        began = time.perf_counter()
-        run()
-        times.append(time.perf_counter() - began)
-    return statistics.median(times)
+from engine.model.trials.device_timer import device_seconds
 
 
 def bandwidth(scale: GpuScale, device: torch.device) -> dict[str, float]:
     """Bytes per second: read alone (a sum of random numbers), and a copy, read and written."""
     source = torch.empty(scale.copy_bytes // 4, device=device).uniform_()
     target = torch.empty_like(source)
-    read = timed(lambda: source.sum(), device, scale.repeats)
-    copy = timed(lambda: target.copy_(source), device, scale.repeats)
+    read = device_seconds(lambda: source.sum(), device, scale.repeats)
+    copy = device_seconds(lambda: target.copy_(source), device, scale.repeats)
     return {"read": source.nbytes / read, "copy": 2 * source.nbytes / copy}
 
 
@@ -54,7 +28,7 @@ def matrix_rate(scale: GpuScale, device: torch.device) -> float:
     """Operations per second of a large product of random numbers, in the model's precision."""
     n = scale.matrix
     a, b = torch.randn(2, n, n, device=device).to(scale.dtype)
-    return 2 * n**3 / timed(lambda: a @ b, device, scale.repeats)
+    return 2 * n**3 / device_seconds(lambda: a @ b, device, scale.repeats)
 
 
 def describe(device: torch.device) -> dict[str, Any]:

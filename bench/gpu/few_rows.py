@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch.nn.functional import linear as cublas
 
-from bench.gpu.clock import bandwidth, timed
+from bench.gpu.clock import bandwidth
 from bench.gpu.model import FULL, TINY, GpuScale, decoder
 from engine.errors import first_line
 from engine.kernels.dependent_launch import DependentLaunch, why_no_dependent_launch
@@ -28,6 +28,7 @@ from engine.model.fused_weights import Linear
 from engine.model.ops_cuda import TritonOps, processors
 from engine.model.products.skinny import SkinnyProducts
 from engine.model.products.skinny_tiles import SkinnyTiles, tiles_for
+from engine.model.trials.device_timer import device_seconds
 
 Tensor = torch.Tensor
 Way = Callable[[Tensor, Linear], Tensor]
@@ -49,7 +50,7 @@ class _Setup:
 
     def seconds(self, step: Step) -> float:
         """Median seconds of a recorded step."""
-        return timed(self.record(step), self.device, self.scale.repeats)
+        return device_seconds(self.record(step), self.device, self.scale.repeats)
 
 
 def run(device: torch.device, dry: bool) -> dict[str, list[Row]]:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from bench.gpu.clock import timed
 from bench.gpu.harness import GpuBench
 from bench.gpu.model import packed
 from bench.gpu.varlen_attention import VarlenPrefill
@@ -18,6 +17,7 @@ from engine.model.attention_hf import attend_segments
 from engine.model.attention_triton import PagedAttention, Tiles, TritonAttention
 from engine.model.ops_cuda import TritonOps, processors
 from engine.model.packed_batch import PackedBatch
+from engine.model.trials.device_timer import device_seconds
 
 Tensor = torch.Tensor
 
@@ -79,7 +79,7 @@ def _seconds(
         return out
 
     step = bench.recorder()(run) if recorded else run
-    return timed(step, bench.device, scale.repeats) / scale.layers
+    return device_seconds(step, bench.device, scale.repeats) / scale.layers
 
 
 def _decoders(bench: GpuBench) -> Iterator[tuple[str, PagedAttention]]:
@@ -156,7 +156,7 @@ def products(bench: GpuBench) -> None:
                 return
             x = torch.randn(rows, linears[0].weight.shape[1], device=bench.device).to(scale.dtype)
             run = bench.recorder()(lambda ready=ready, x=x: [apply(x) for apply in ready][-1])  # type: ignore[misc]
-            taken = timed(run, bench.device, scale.repeats)
+            taken = device_seconds(run, bench.device, scale.repeats)
             us = taken * 1e6 / len(linears)
             floor = read / bench.read
             bench.report.row("products", linear=name, rows=rows, us=us, of_floor=floor / taken)
@@ -180,6 +180,6 @@ def fused(bench: GpuBench) -> None:
         store = bench.cache.layers[0]
         ways["rotary and store"] = lambda: ops._rotated(qkv, layer, store, batch), 2 * qkv.numel()
     for name, (run, numbers) in ways.items():
-        taken = timed(run, bench.device, scale.repeats)
+        taken = device_seconds(run, bench.device, scale.repeats)
         floor = numbers * scale.dtype.itemsize / bench.read
         bench.report.row("fused", operation=name, rows=rows, us=taken * 1e6, of_floor=floor / taken)

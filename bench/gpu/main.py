@@ -27,7 +27,7 @@ import torch
 from bench.gpu import few_rows
 from bench.gpu import kernels as gpu_kernels
 from bench.gpu.bench_engine import bench_engine, operations
-from bench.gpu.clock import GpuReport, bandwidth, describe, matrix_rate, timed, timed_on_host
+from bench.gpu.clock import GpuReport, bandwidth, describe, matrix_rate
 from bench.gpu.harness import GpuBench
 from bench.gpu.model import BLOCK, FULL, TINY, GpuScale, cache, decoder, packed, spans
 from bench.gpu.section import Section, run_section
@@ -42,6 +42,7 @@ from engine.model.cuda_graphs import DecodeReplays
 from engine.model.fused_forward import CompactRunner
 from engine.model.packed_batch import pack
 from engine.model.runner import whole
+from engine.model.trials.device_timer import device_seconds, host_seconds
 from engine.types.sequence import Span
 
 # In this order; each with the seconds that it may take, together less than eight minutes. The first
@@ -202,9 +203,9 @@ def _decode_row(bench: GpuBench, replays: DecodeReplays, step: list[Span], conte
 
     difference = (replayed().float() - eager().float()).abs().max().item()
     floor = scale.step_bytes(batch, context) / bench.read
-    eager_s = timed_on_host(lambda: eager().argmax(-1).tolist(), scale.repeats)
-    replay_s = timed_on_host(lambda: replayed().argmax(-1).tolist(), scale.repeats)
-    device_s = timed(replayed, bench.device, scale.repeats)
+    eager_s = host_seconds(lambda: eager().argmax(-1).tolist(), scale.repeats)
+    replay_s = host_seconds(lambda: replayed().argmax(-1).tolist(), scale.repeats)
+    device_s = device_seconds(replayed, bench.device, scale.repeats)
     bench.report.row(
         "decode",
         batch=batch,
@@ -235,7 +236,7 @@ def _prefill(bench: GpuBench) -> None:
                 for batch in batches:
                     whole(bench.runner.layers(batch))
 
-            taken = timed(run, bench.device, max(2, scale.repeats // 4))
+            taken = device_seconds(run, bench.device, max(2, scale.repeats // 4))
             flops = 2 * scale.layer_weights * prompt + scale.layers * scale.attention_flops(prompt)
             bench.report.row(
                 "prefill",

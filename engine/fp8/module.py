@@ -2,7 +2,7 @@
 
 The files tell which they are: a weight of type F8_E4M3 with a scale beside it. The lists of layers
 in config.json say the same, and are not read. Static scales of inputs are used where they are
-stored; stored scales of keys and values are not.
+stored; for stored scales of keys and values see kv_scales.py.
 """
 
 from __future__ import annotations
@@ -40,6 +40,16 @@ class Fp8Linear(torch.nn.Linear):
         """The scales of the weight and of the inputs."""
         fixed = self._parameters.get(_INPUT_SCALE)
         return scales_of(self.weight.shape, getattr(self, self._scale), fixed)
+
+    def multiply(self, factor: float) -> None:
+        """Multiply the weight by a power of two, which is exact."""
+        scale: Tensor = getattr(self, self._scale)
+        scale.mul_(factor)
+
+    def expect_inputs(self, factor: float) -> None:
+        """Take inputs that are multiplied by a power of two from now on."""
+        if (fixed := self._parameters.get(_INPUT_SCALE)) is not None:
+            fixed.mul_(factor)
 
     def forward(self, input: Tensor) -> Tensor:
         """The product by operations that any device has: the reference of the faster products."""

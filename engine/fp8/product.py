@@ -6,13 +6,14 @@ a Triton kernel, because torch has that product for Hopper alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Protocol
 
 import torch
 
 from engine.errors import UnsupportedModel
+from engine.fp8.product_check import check_product
 from engine.fp8.values import E4M3, LARGEST, LEAST_SCALE, Scales, plain_product, quantised
 
 Tensor = torch.Tensor
@@ -32,16 +33,36 @@ class Fp8Product(Protocol):
         ...
 
 
-def fp8_product(
-    weight: Tensor, scales: Scales, bias: Tensor | None, *, by_triton: bool
-) -> Fp8Product:
-    """The product of a weight. Without Triton, scales by blocks bring the weight back each time."""
-    if scales.is_by_rows:
-        quantise = quantised_by_triton if by_triton else quantised
-        return RowScaledProduct(weight, scales, bias, quantise)
-    if by_triton:
-        return BlockScaledProduct(weight, scales, bias)
-    return partial(plain_product, weight=weight, scales=scales, bias=bias)
+class Fp8Products:
+    """Makes the products of weights; the first one of each kind is checked.
+
+    Without Triton, scales by blocks bring the weight back each time.
+    """
+
+    def __init__(self, *, by_triton: bool) -> None:
+        self._by_triton = by_triton
+        self._checked: set[Hashable] = set()
+
+    def of(
+        self, weight: Tensor, scales: Scales, bias: Tensor | None, dtype: torch.dtype
+    ) -> Fp8Product:
+        """The product of a weight, for inputs of a type; UnsupportedModel where it is wrong."""
+        product = self._made(weight, scales, bias)
+        described = (scales.height, scales.width, scales.fixed is None, bias is None)
+        kind = (weight.shape, *described, dtype, weight.device)
+        if kind not in self._checked:
+            with torch.inference_mode():
+                check_product(product, weight, scales, bias, dtype)
+            self._checked.add(kind)
+        return product
+
+    def _made(self, weight: Tensor, scales: Scales, bias: Tensor | None) -> Fp8Product:
+        if scales.is_by_rows:
+            quantise = quantised_by_triton if self._by_triton else quantised
+            return RowScaledProduct(weight, scales, bias, quantise)
+        if self._by_triton:
+            return BlockScaledProduct(weight, scales, bias)
+        return partial(plain_product, weight=weight, scales=scales, bias=bias)
 
 
 class RowScaledProduct:

@@ -6,7 +6,7 @@ learning"). Rounding is to nearest even, and larger numbers become 448; NaNs sta
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import gcd
 
@@ -110,11 +110,18 @@ def quantised(x: Tensor, width: int, fixed: Tensor | None) -> tuple[Tensor, Tens
 def dequantised(values: Tensor, scales: Scales, dtype: torch.dtype) -> Tensor:
     """A weight [out, in]: FP8 times scale in float32, then rounded."""
     out = torch.empty(values.shape, dtype=dtype, device=values.device)
-    for first in range(0, len(out), _ROWS):
-        part = values[first : first + _ROWS].float()
-        block = torch.arange(first, first + len(part), device=out.device) // scales.height
-        out[first : first + _ROWS] = part * _by_column(scales.weight[block], scales.width, part)
+    for rows, part in dequantised_parts(values, scales):
+        out[rows] = part
     return out
+
+
+def dequantised_parts(values: Tensor, scales: Scales) -> Iterator[tuple[slice, Tensor]]:
+    """The same in float32, some rows at a time: which of them, and the rows."""
+    for first in range(0, len(values), _ROWS):
+        part = values[first : first + _ROWS].float()
+        block = torch.arange(first, first + len(part), device=part.device) // scales.height
+        rows = slice(first, first + len(part))
+        yield rows, part * _by_column(scales.weight[block], scales.width, part)
 
 
 def plain_product(x: Tensor, weight: Tensor, scales: Scales, bias: Tensor | None) -> Tensor:

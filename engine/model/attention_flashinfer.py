@@ -7,32 +7,29 @@ batch on the host, so decode steps, which are recorded, stay with Triton's.
 from __future__ import annotations
 
 import importlib
-import logging
+from functools import partial
 from typing import Any
 
 import torch
 
-from engine.errors import Internal, first_line
+from engine.errors import Internal
 from engine.kv.cache import KvCache
 from engine.kv.layout import KvLayout, LayerShape
 from engine.model.attention_triton import TritonAttention
 from engine.model.fused_weights import Decoder
 from engine.model.packed_batch import PackedBatch, pack
-from engine.model.products.few_rows import Timer
+from engine.model.trials.device_timer import Timer
+from engine.model.trials.kernel_trial import KernelTrial, TrialCase
 from engine.types.sampling_params import SamplingParams
 from engine.types.sequence import Sequence, Span
-
-log = logging.getLogger(__name__)
 
 Tensor = torch.Tensor
 
 # The prompt that both are measured on.
 _TOKENS = 2048
 _BLOCK = 16
-# FlashInfer's is taken where it needs at most this share of Triton's time: more than noise.
-_FASTER = 0.97
-# Numerics: the norm of the difference relative to the answer's, in bfloat16.
-_TOLERANCE = 2e-2
+# In bfloat16. Whether FlashInfer's runs have equal bits is not known.
+_TRIAL = KernelTrial("attention of prompts", "FlashInfer", "Triton", 2e-2, runs=1)
 
 # Scratch memory of FlashInfer's kernels; the size is its documentation's. A bound.
 _WORKSPACE_BYTES = 128 * 2**20
@@ -122,7 +119,7 @@ class PromptAttention:
         return self._triton(query, store, batch, **how)
 
     def choose(self, decoder: Decoder, seconds: Timer) -> None:
-        """Compare and measure a prompt of 2,048 tokens; any failure leaves Triton's."""
+        """Try both on a prompt of 2,048 tokens; any failure leaves Triton's."""
         device, dtype = decoder.embedding.device, decoder.embedding.dtype
         shape = LayerShape(decoder.kv_heads, decoder.head_size)
         layout = KvLayout((shape,), _BLOCK, str(dtype).removeprefix("torch."), "trial")
@@ -137,21 +134,11 @@ class PromptAttention:
             "window": None,
             "softcap": decoder.softcap,
         }
-        try:
-            expected = self._triton(query, store, batch, **how)
-            got = self._flashinfer(query, store, batch, **how)
-            off = ((got - expected).norm() / expected.norm()).item()
-            if not off <= _TOLERANCE:
-                raise ArithmeticError(f"its answer differs by {off:.2g}")
-            own = seconds(lambda: self._triton(query, store, batch, **how))
-            other = seconds(lambda: self._flashinfer(query, store, batch, **how))
-        except Exception as error:  # of the library, its compiler, or an answer that differs
-            reason = first_line(error)
-            log.warning("FlashInfer's attention is not used: %s", reason)
-            return
-        self.wins = other <= _FASTER * own
+        case = TrialCase(
+            f"{_TOKENS} tokens",
+            partial(self._flashinfer, query, store, batch, **how),
+            partial(self._triton, query, store, batch, **how),
+        )
+        self.wins = _TRIAL.cases_won([case], seconds) == 1
         if self.wins:
             self.name += f", {self._flashinfer.name} for prompts"
-        log.info(
-            "a prompt's attention: %.0f us by FlashInfer, %.0f by Triton", other * 1e6, own * 1e6
-        )

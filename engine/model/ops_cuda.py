@@ -9,7 +9,7 @@ from functools import partial
 import torch
 
 from engine.errors import UnsupportedModel
-from engine.fp8.product import fp8_product
+from engine.fp8.product import Fp8Products
 from engine.kernels.dependent_launch import DependentLaunch, why_no_dependent_launch
 from engine.model.attention_flashinfer import FlashInferAttention, PromptAttention
 from engine.model.attention_triton import PagedAttention, TritonAttention, power_of_two
@@ -20,9 +20,9 @@ from engine.model.fused_weights import Decoder, Layer, Linear
 from engine.model.layers_op_by_op import Apply, OpByOp
 from engine.model.packed_batch import PackedBatch
 from engine.model.products.dependent_choice import choose_dependent
-from engine.model.products.device_timer import DeviceTimer
-from engine.model.products.few_rows import FewRows, FewRowsProduct, Timer
+from engine.model.products.few_rows import FewRows, FewRowsProduct
 from engine.model.products.skinny import SkinnyProducts
+from engine.model.trials.device_timer import ColdTimer, Timer
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +66,7 @@ class TritonOps(OpByOp):
         device = decoder.embedding.device
         self._kernels = fused_triton
         self.dependent = DependentLaunch()
+        self._fp8 = Fp8Products(by_triton=True)
         self._few_rows = FewRows(SkinnyProducts(processors(device), self.dependent))
         self._attention = attention or TritonAttention(processors(device))
         self.name = f"Triton operations, {self._attention.name}"
@@ -81,7 +82,8 @@ class TritonOps(OpByOp):
     def apply(self, weights: Linear) -> Apply:
         """The weights as they are."""
         if weights.scales is not None:
-            return fp8_product(weights.weight, weights.scales, weights.bias, by_triton=True)
+            dtype = self._decoder.embedding.dtype
+            return self._fp8.of(weights.weight, weights.scales, weights.bias, dtype)
         return FewRowsProduct(self._few_rows, weights)
 
     def choose_kernels(self, seconds: Timer | None = None) -> None:
@@ -90,7 +92,7 @@ class TritonOps(OpByOp):
         Until then products are cuBLAS's. Takes seconds, and must come before steps are recorded.
         """
         decoder, device = self._decoder, self._decoder.embedding.device
-        timer = seconds or DeviceTimer(device)
+        timer = seconds or ColdTimer(device)
         with torch.inference_mode():
             for layer in decoder.layers:
                 for linear in (layer.qkv, layer.out, layer.gate_up, layer.down):

@@ -7,10 +7,10 @@ from functools import partial
 import torch
 from torch.nn.functional import gelu, linear, silu
 
-from engine.fp8.product import fp8_product
+from engine.fp8.product import Fp8Products
 from engine.model.attention_hf import attend_segments, write_slots
 from engine.model.experts.routing import ClampedGate
-from engine.model.fused_weights import Layer, Linear, Rotary
+from engine.model.fused_weights import Decoder, Layer, Linear, Rotary
 from engine.model.layers_op_by_op import Apply, OpByOp
 from engine.model.packed_batch import PackedBatch
 
@@ -22,10 +22,15 @@ class TorchOps(OpByOp):
 
     name = "torch operations"
 
+    def __init__(self, decoder: Decoder) -> None:
+        super().__init__(decoder)
+        self._fp8 = Fp8Products(by_triton=False)
+
     def apply(self, weights: Linear) -> Apply:
         """The weights as they are."""
         if weights.scales is not None:
-            return fp8_product(weights.weight, weights.scales, weights.bias, by_triton=False)
+            dtype = self._decoder.embedding.dtype
+            return self._fp8.of(weights.weight, weights.scales, weights.bias, dtype)
         return partial(linear, weight=weights.weight, bias=weights.bias)
 
     def norm(self, x: Tensor, weight: Tensor) -> Tensor:

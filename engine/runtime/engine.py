@@ -12,6 +12,7 @@ from engine.config import KvConfig, ModelConfig
 from engine.cpu.core_sharing import CoreSharing
 from engine.device import best_device
 from engine.errors import Internal
+from engine.fp8.kv_scales import fold_kv_scales
 from engine.grammar.masks import MaskMaker
 from engine.kv.cache import KvCache
 from engine.kv.memory import block_bytes
@@ -94,7 +95,8 @@ class Engine:
         model: Any = load_weights(description, device)
         timer.ended("weights")
         weight_bytes = sum(weight.nbytes for weight in model.parameters())
-        layout = probe_layout(description, model, kv.block_size, kv.dtype)
+        scaled_kv = kv.dtype != "auto" and fold_kv_scales(description, model)
+        layout = probe_layout(description, model, kv.block_size, kv.dtype, scaled_kv=scaled_kv)
         expected = reference_logits(model, check_tokens(description))
         timer.ended("reference")
         config = config or ModelConfig()

@@ -1,1 +1,1 @@
-"""The data channel: one interface, one file per transport, one registry."""
+"""The data channel: one interface, one file or folder per transport, one registry."""

@@ -1,8 +1,8 @@
 """The transports, one line each, in the order in which `auto` prefers them.
 
-To add a transport, write a subclass of `Channel` (`transport.py`) in a file of its own and add a
-line here, before the last one: the last transport needs nothing and fits every pair. A line holds
-the path of the class, so that the configuration knows the names without loading torch.
+To add a transport, write a subclass of `Channel` (`transport.py`) in a file or folder of its own.
+Add a line here before the last one: the last transport needs nothing and fits every pair. A line
+holds the path of the class, so that the configuration knows the names without loading torch.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TRANSPORTS: dict[str, str] = {
     "cuda_ipc": "kv_transfer.transports.cuda_ipc:CudaIpcChannel",
     "nccl": "kv_transfer.transports.nccl:NcclChannel",
     "shared_memory": "kv_transfer.transports.shared_memory:SharedMemoryChannel",
-    "nixl": "kv_transfer.transports.nixl:NixlChannel",
+    "nixl": "kv_transfer.transports.nixl.channel:NixlChannel",
     "gloo": "kv_transfer.transports.gloo:GlooChannel",
 }
 # The transports that `auto` never takes: they have not run on the hardware that they are meant for.

@@ -21,7 +21,7 @@ from kv_transfer.config import TransferConfig
 from kv_transfer.links.link_stream import MOST_LINK_BYTES
 from kv_transfer.receiver import KvReceiver, OfferedKv, Peer, ReceivedKv
 from kv_transfer.sender import KvSender, OutgoingKv
-from kv_transfer.transports.nixl import NixlChannel
+from kv_transfer.transports.nixl.channel import NixlChannel
 from kv_transfer.transports.selection import open_channel
 from protos.wire.client import Connector
 from protos.wire.secret import ClusterSecret

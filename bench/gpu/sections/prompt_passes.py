@@ -9,12 +9,12 @@ from collections.abc import Iterator
 import torch
 
 from bench.gpu.bench_engine import BenchEngine, bench_engine
-from bench.gpu.clock import timed
 from bench.gpu.model import BLOCK, spans
 from bench.gpu.section import Row
 from engine.kv.block_pool import BlockPool
 from engine.model.packed_batch import pack
 from engine.model.runner import whole
+from engine.model.trials.device_timer import device_seconds
 from engine.runtime.engine_thread import EngineWorker
 from engine.scheduling.prompt_order import PromptOrder
 from engine.types.sampling_params import SamplingParams
@@ -62,7 +62,7 @@ def _passes(
             began_s = time.perf_counter()
             forward()
             launched.append(time.perf_counter() - began_s)
-        device_s = timed(forward, device, repeats)
+        device_s = device_seconds(forward, device, repeats)
     return {"launch_ms": min(launched) * 1e3, "device_ms": device_s * 1e3}
 
 

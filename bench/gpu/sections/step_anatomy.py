@@ -11,7 +11,6 @@ from statistics import median
 import torch
 
 from bench.gpu.bench_engine import BenchEngine, bench_engine
-from bench.gpu.clock import timed, timed_on_host
 from bench.gpu.model import BLOCK, spans
 from bench.gpu.section import Row
 from decode_pool.batch_size import BatchSize
@@ -22,6 +21,7 @@ from decode_pool.scheduler import DecodeScheduler
 from engine.kv.block_pool import BlockPool
 from engine.model.packed_batch import pack
 from engine.model.runner import whole
+from engine.model.trials.device_timer import device_seconds, host_seconds
 from engine.runtime.engine_thread import EngineWorker
 from engine.scheduling.prompt_order import PromptOrder
 from engine.types.sampling_params import SamplingParams
@@ -47,15 +47,19 @@ def run(device: torch.device, dry: bool) -> Iterator[Row]:
         step = spans(streams, context, 1, made.engine.cache)
         launch = _forward(made, step)
         with torch.inference_mode():
-            yield {"streams": streams, "part": "device", "ms": _ms(timed(launch, device, 20))}
+            yield {
+                "streams": streams,
+                "part": "device",
+                "ms": _ms(device_seconds(launch, device, 20)),
+            }
         for name, params in SAMPLERS.items():
             for place, span in enumerate(step):
                 span.sequence.sampling = params
                 span.sequence.tokens[-1] = place % made.scale.vocabulary
-            seconds = timed_on_host(lambda step=step: made.engine.forward(step), 3 if dry else 20)  # type: ignore[misc]
+            seconds = host_seconds(lambda step=step: made.engine.forward(step), 3 if dry else 20)  # type: ignore[misc]
             yield {"streams": streams, "part": "sampled", "sampler": name, "ms": _ms(seconds)}
         _mix(step)
-        seconds = timed_on_host(lambda step=step: made.engine.forward(step), 3 if dry else 20)  # type: ignore[misc]
+        seconds = host_seconds(lambda step=step: made.engine.forward(step), 3 if dry else 20)  # type: ignore[misc]
         yield {"streams": streams, "part": "sampled", "sampler": "mixed", "ms": _ms(seconds)}
         for name in ("greedy", "top_p"):
             steps = _DRY_STEPS if dry else _STEPS

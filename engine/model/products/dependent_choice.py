@@ -2,41 +2,30 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
+from functools import cache
 
-import torch
-
-from engine.errors import first_line
 from engine.kernels.dependent_launch import DependentLaunch
-from engine.model.products.few_rows import Timer
-
-log = logging.getLogger(__name__)
-
-Step = Callable[[], torch.Tensor]
+from engine.model.trials.device_timer import Timer
+from engine.model.trials.kernel_trial import Call, KernelTrial, TrialCase
 
 # A kernel that did not wait for the one before it would change the answer of a run.
-_RUNS = 10
+_TRIAL = KernelTrial("a chain of kernels", "dependent launch", "plain launch", 0.0, runs=10)
 
 
 def choose_dependent(
-    dependent: DependentLaunch, chain: Step, record: Callable[[Step], Step], seconds: Timer
+    dependent: DependentLaunch, chain: Call, record: Callable[[Call], Call], seconds: Timer
 ) -> None:
     """Record a chain of kernels both ways; turn dependent launch on if it wins with equal bits."""
-    try:
-        plain = record(chain)
-        expected, plain_s = plain().clone(), seconds(plain)
-        dependent.on = True
-        early = record(chain)
-        same = all(torch.equal(early(), expected) for _ in range(_RUNS))
-        early_s = seconds(early)
-    except Exception as error:  # of a compiler, a launch, or a recording
-        dependent.on = False
-        log.warning("no dependent launch: %s", first_line(error))
-        return
-    dependent.on = same and early_s < plain_s
-    if not same:
-        log.warning("no dependent launch: it changed the answer of a chain of kernels")
-        return
-    told = "on" if dependent.on else "off"
-    log.info("dependent launch %s: %.1f of %.1f us", told, early_s * 1e6, plain_s * 1e6)
+
+    @cache
+    def recorded(on: bool) -> Call:
+        dependent.on = on
+        try:
+            return record(chain)
+        finally:
+            dependent.on = False
+
+    # Recorded inside the trial, where a failure leaves plain launch.
+    case = TrialCase("a step", lambda: recorded(True)(), lambda: recorded(False)())
+    dependent.on = _TRIAL.cases_won([case], seconds) == 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -11,24 +10,18 @@ from typing import Protocol
 import torch
 from torch.nn.functional import linear
 
-from engine.errors import first_line
 from engine.model.fused_weights import Linear
 from engine.model.products.skinny import SkinnyProducts
 from engine.model.products.skinny_tiles import MOST_ROWS
-
-log = logging.getLogger(__name__)
+from engine.model.trials.device_timer import Timer
+from engine.model.trials.kernel_trial import KernelTrial, TrialCase
 
 Tensor = torch.Tensor
-# Seconds of a call.
-Timer = Callable[[Callable[[], object]], float]
 
 # The rows that are compared and measured.
 _ROWS = (1, 8, 16, 32, MOST_ROWS)
-# Our kernel is taken where it needs at most this share of cuBLAS's time: more than noise.
-_FASTER = 0.97
-# Numerics: the norm of the difference from cuBLAS's answer relative to it. Both round their answer.
+# Numerics: the tolerance of the trial. Both kernels round their answer.
 _TOLERANCE = {torch.bfloat16: 1e-2, torch.float16: 2e-3, torch.float32: 1e-4}
-# A race would change the answer of a run.
 _RUNS = 3
 
 
@@ -114,53 +107,36 @@ class FewRows:
         theirs: Callable[[Tensor], Tensor],
         seconds: Timer,
     ) -> None:
-        if kind in self._most or kind.dtype not in _TOLERANCE or weight.dim() != 2:
+        tolerance = _TOLERANCE.get(kind.dtype)
+        if kind in self._most or tolerance is None or weight.dim() != 2:
             return
-        self._most[kind] = 0
-        inputs = [torch.randn(n, kind.inputs).to(weight.device, kind.dtype) for n in _ROWS]
-        try:
-            for x in inputs:
-                self._check(ours, theirs(x), x)
-            self._most[kind], told = _won(ours, theirs, inputs, seconds)
-        except Exception as error:  # of a compiler, a launch, or an answer that differs
-            reason = first_line(error)
-            log.warning("product %s: cuBLAS for all rows: %s", kind, reason)
-        else:
-            most = self._most[kind]
-            log.info("product %s: own kernel up to %d rows (%s)", kind, most, told)
+        trial = KernelTrial(f"product {kind}", "own kernel", "cuBLAS", tolerance, _RUNS)
+        cases = [self._case(kind, rows, weight.device, ours, theirs) for rows in _ROWS]
+        won = trial.cases_won(cases, seconds)
+        self._most[kind] = _ROWS[won - 1] if won else 0
 
-    def _check(self, ours: Ours, expected: Tensor, x: Tensor) -> None:
-        """Raise ArithmeticError where our answer differs, has gaps, or changes between runs."""
-        answers = []
-        for _ in range(_RUNS):
-            out = torch.full_like(expected, torch.nan)
+    def _case(
+        self,
+        kind: _Kind,
+        rows: int,
+        device: torch.device,
+        ours: Ours,
+        theirs: Callable[[Tensor], Tensor],
+    ) -> TrialCase:
+        x = torch.randn(rows, kind.inputs).to(device, kind.dtype)
+        out = x.new_empty(rows, kind.outputs // 2 if kind.gated else kind.outputs)
+
+        def spoil() -> None:
+            out.fill_(torch.nan)
             self._skinny.poison()
-            answers.append(ours(x, out))
-        wide = expected.double()
-        off = ((answers[0].double() - wide).norm() / wide.norm()).item()
-        if not off <= _TOLERANCE[x.dtype]:
-            raise ArithmeticError(f"its answer for {len(x)} rows differs by {off:.2g}")
-        if not all(torch.equal(answers[0], answer) for answer in answers):
-            raise ArithmeticError(f"its answer for {len(x)} rows changes from run to run")
+
+        name = f"{rows} rows" if rows > 1 else "1 row"
+        return TrialCase(name, partial(ours, x, out), partial(theirs, x), spoil)
 
 
 def _kind(weights: Linear, gated: bool) -> _Kind:
     outputs, inputs = weights.weight.shape[-2:]
     return _Kind(outputs, inputs, weights.weight.dtype, weights.bias is not None, gated)
-
-
-def _won(
-    ours: Ours, theirs: Callable[[Tensor], Tensor], inputs: list[Tensor], seconds: Timer
-) -> tuple[int, str]:
-    """The most rows up to which our kernel is always faster, and what was measured."""
-    most, told = 0, []
-    for x in inputs:
-        own, other = seconds(partial(ours, x)), seconds(partial(theirs, x))
-        told.append(f"{len(x)}: {own * 1e6:.1f} of {other * 1e6:.1f} us")
-        if own > _FASTER * other:
-            break
-        most = len(x)
-    return most, ", ".join(told)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from engine.errors import UnsupportedModel
-from engine.fp8.product import BlockScaledProduct, RowScaledProduct, fp8_product
+from engine.fp8.product import BlockScaledProduct, Fp8Products, RowScaledProduct
 from engine.fp8.values import E4M3, dequantised, quantised, scales_of
 from tests.engine.kinds import why_no_triton
 
@@ -50,7 +50,7 @@ def test_a_product(kind, rows, outputs, inputs, biased, fixed, by_triton):
     if by_triton and (reason := why_no_triton()):
         pytest.skip(reason)
     parts = made(kind, rows, outputs, inputs, biased=biased, fixed=fixed)
-    product = fp8_product(*parts[1:], by_triton=by_triton)
+    product = Fp8Products(by_triton=by_triton).of(*parts[1:], torch.bfloat16)
     near(product(parts[0]), expected(*parts), inputs)
     assert product(parts[0][:0]).shape == (0, outputs)
 
@@ -58,17 +58,17 @@ def test_a_product(kind, rows, outputs, inputs, biased, fixed, by_triton):
 def test_weights_scaled_by_row_are_torchs_scaled_product():
     for kind in ("tensor", "row"):
         _, *parts = made(kind, 1, 32, 32)
-        assert isinstance(fp8_product(*parts, by_triton=False), RowScaledProduct)
+        assert isinstance(Fp8Products(by_triton=False).of(*parts, torch.bfloat16), RowScaledProduct)
 
 
 def test_weights_scaled_by_block_are_the_kernels_product():
     _, *parts = made("block", 1, 256, 256)
     if reason := why_no_triton():
         pytest.skip(reason)
-    assert isinstance(fp8_product(*parts, by_triton=True), BlockScaledProduct)
+    assert isinstance(Fp8Products(by_triton=True).of(*parts, torch.bfloat16), BlockScaledProduct)
 
 
 def test_shapes_that_torch_refuses_are_refused_by_name():
     _, *parts = made("row", 1, 40, 24)
     with pytest.raises(UnsupportedModel, match="FP8 weights 40 by 24"):
-        fp8_product(*parts, by_triton=False)
+        Fp8Products(by_triton=False).of(*parts, torch.bfloat16)

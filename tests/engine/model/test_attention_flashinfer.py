@@ -122,14 +122,14 @@ def some_batch(counts):
 @pytest.mark.parametrize(
     ("theirs", "wrong", "wins", "told"),
     [
-        (0.5, 0.0, True, "500000 us by FlashInfer, 1000000 by Triton"),
-        (0.98, 0.0, False, "980000 us by FlashInfer"),
-        (0.5, 1.0, False, "is not used: its answer differs by"),
+        (0.5, 0.0, True, "attention of prompts: FlashInfer (2048 tokens: 500000.0 of"),
+        (0.98, 0.0, False, "attention of prompts: Triton (2048 tokens: 980000.0 of"),
+        (0.5, 1.0, False, "FlashInfer is not used: its answer for 2048 tokens differs by"),
     ],
 )
 def test_flashinfer_computes_prompts_where_it_is_faster(theirs, wrong, wins, told, caplog):
     caplog.set_level("INFO")
-    times = iter([1.0, theirs])
+    times = iter([theirs, 1.0])
     ours, other = Attention(), Attention(wrong)
     attention = PromptAttention(ours, other)
     attention.choose(decoder(), lambda run: next(times))

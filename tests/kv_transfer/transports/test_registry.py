@@ -66,7 +66,8 @@ def test_no_file_but_its_own_and_the_registry_names_a_transport():
     names = "|".join(name for name in registry.TRANSPORTS if name not in TOY)
     named = re.compile(rf"(?<!\.)\b({names})\b")
     folder = ROOT / "kv_transfer" / "transports"
-    own = {folder / f"{name}.py" for name in registry.TRANSPORTS}
+    own = {path for name in registry.TRANSPORTS for path in folder.glob(f"{name}.py")}
+    own |= {path for name in registry.TRANSPORTS for path in folder.glob(f"{name}/*.py")}
     files = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
     files.append(ROOT / "protos" / "kv_transfer.proto")
     found = {

@@ -1,4 +1,4 @@
-"""NIXL in memory: the names that `nixl_agent.py` uses, between agents of one process.
+"""NIXL in memory: the names that `nixl/agent.py` uses, between agents of one process.
 
 As in NIXL over UCX, a read that was released, or whose peer was removed, still writes; only the end
 of its agent stops it. `held` reads stay under way until `let_go`.

@@ -16,9 +16,9 @@ from kv_transfer.config import TransferConfig
 from kv_transfer.errors import ChannelBroken, LinkBroken, LinkRefused, Withdrawn
 from kv_transfer.frames import borrowed_blocks
 from kv_transfer.sender import KvSender
-from kv_transfer.transports import nixl
 from kv_transfer.transports.fault_injection import Fault, FaultPlan, FaultyOpener
-from kv_transfer.transports.nixl_agent import ReadAgent, ranges
+from kv_transfer.transports.nixl import channel as nixl
+from kv_transfer.transports.nixl.agent import ReadAgent, ranges
 from kv_transfer.transports.registry import candidates
 from kv_transfer.transports.selection import TransportSide, choose, open_channel, unverified
 from tests.kv_transfer.rig import (
@@ -33,7 +33,7 @@ from tests.kv_transfer.rig import (
     with_transport,
 )
 from tests.kv_transfer.transports.contract import ChannelContract
-from tests.kv_transfer.transports.nixl_stand_in import StandIn
+from tests.kv_transfer.transports.nixl.stand_in import StandIn
 
 OVER_NIXL = with_transport("nixl")
 # No heartbeat ends a link here: the deadline of a read does.

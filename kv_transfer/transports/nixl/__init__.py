@@ -1,0 +1,1 @@
+"""The transport over NIXL: reads of a sender's memory in place, and messages, on any host."""

@@ -1,0 +1,1 @@
+"""Trials of kernels, with stand-ins for kernels and timers."""
