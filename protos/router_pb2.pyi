@@ -11,18 +11,40 @@ class StatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class StatusResponse(_message.Message):
-    __slots__ = ("replicas", "missing", "canaries", "config", "rollout")
+    __slots__ = ("replicas", "missing", "canaries", "config", "rollout", "starting")
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
     MISSING_FIELD_NUMBER: _ClassVar[int]
     CANARIES_FIELD_NUMBER: _ClassVar[int]
     CONFIG_FIELD_NUMBER: _ClassVar[int]
     ROLLOUT_FIELD_NUMBER: _ClassVar[int]
+    STARTING_FIELD_NUMBER: _ClassVar[int]
     replicas: _containers.RepeatedCompositeFieldContainer[ReplicaStatus]
     missing: _containers.RepeatedScalarFieldContainer[str]
     canaries: _containers.RepeatedCompositeFieldContainer[CanaryStatus]
     config: str
     rollout: RolloutStatus
-    def __init__(self, replicas: _Optional[_Iterable[_Union[ReplicaStatus, _Mapping]]] = ..., missing: _Optional[_Iterable[str]] = ..., canaries: _Optional[_Iterable[_Union[CanaryStatus, _Mapping]]] = ..., config: _Optional[str] = ..., rollout: _Optional[_Union[RolloutStatus, _Mapping]] = ...) -> None: ...
+    starting: _containers.RepeatedCompositeFieldContainer[StartingReplica]
+    def __init__(self, replicas: _Optional[_Iterable[_Union[ReplicaStatus, _Mapping]]] = ..., missing: _Optional[_Iterable[str]] = ..., canaries: _Optional[_Iterable[_Union[CanaryStatus, _Mapping]]] = ..., config: _Optional[str] = ..., rollout: _Optional[_Union[RolloutStatus, _Mapping]] = ..., starting: _Optional[_Iterable[_Union[StartingReplica, _Mapping]]] = ...) -> None: ...
+
+class StartingReplica(_message.Message):
+    __slots__ = ("id", "role", "stage", "progress", "done", "total", "unit", "left_s")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_FIELD_NUMBER: _ClassVar[int]
+    UNIT_FIELD_NUMBER: _ClassVar[int]
+    LEFT_S_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    role: str
+    stage: str
+    progress: str
+    done: int
+    total: int
+    unit: str
+    left_s: float
+    def __init__(self, id: _Optional[str] = ..., role: _Optional[str] = ..., stage: _Optional[str] = ..., progress: _Optional[str] = ..., done: _Optional[int] = ..., total: _Optional[int] = ..., unit: _Optional[str] = ..., left_s: _Optional[float] = ...) -> None: ...
 
 class RolloutStatus(_message.Message):
     __slots__ = ("id", "version", "state", "reason")

@@ -23,6 +23,7 @@ from bench.load.closed_loop import ServerTarget
 from bench.load.http_recording import RecordedAnswer, choices
 from bench.systems import services
 from bench.systems.cli_paths import add_paths, prepare
+from cluster.work_progress import tracked
 
 _PROMPT = 128
 _MS = 1000.0
@@ -59,7 +60,7 @@ def main() -> None:
 
 async def _measure(server: ServerTarget, options: argparse.Namespace) -> dict[str, Figure]:
     free, guided = [], []
-    for index in range(options.rounds + 1):
+    for index in tracked("guided, served", range(options.rounds + 1)):
         pair = [await _gap_ms(server, options, index, guided=which) for which in (False, True)]
         if index:  # the first round warms the server up
             free.append(pair[0])

@@ -20,6 +20,7 @@ from bench.core.statistics import between, percentile
 from bench.core.tandem_config import load_engine
 from bench.engine.guided_answers import grammars, new_compiler
 from bench.systems.in_process import EngineBench, pool_tokens
+from cluster.work_progress import WorkProgress
 from engine.cpu.core_sharing import CoreSharing
 from engine.grammar.masks import MaskMaker
 from engine.runtime.engine import Engine
@@ -85,22 +86,24 @@ def measure(
     compiler = new_compiler(shape.vocabulary)
     compiled = [compiler.compile(grammar) for grammar in grammars()]
     found: dict[str, Figure | None] = {}
-    for way, sampling in _WAYS.items():
-        for name, batch in batches.items():
-            for index, sequence in enumerate(batch.sequences):
-                guided = name == GUIDED
-                sequence.matcher = compiled[index % len(compiled)].matcher() if guided else None
-            if not batch.sequences[0].computed:
-                for sequence in batch.sequences:
-                    batch.bench.prefill(sequence)
-            batch.restart(sampling)
-            batch.bench.decode(batch.sequences, _WARM_STEPS)
-        for turn in range(turns):
-            # Each batch is the first, the second and the last equally often.
-            order = [*batches.values()]
-            for batch in order[turn % 3 :] + order[: turn % 3]:
-                batch.turns.append(batch.bench.step_times(batch.sequences, steps))
-        found |= _figures(way, batches)
+    with WorkProgress("guided", len(_WAYS) * turns) as progress:
+        for done, (way, sampling) in enumerate(_WAYS.items()):
+            for name, batch in batches.items():
+                for index, sequence in enumerate(batch.sequences):
+                    guided = name == GUIDED
+                    sequence.matcher = compiled[index % len(compiled)].matcher() if guided else None
+                if not batch.sequences[0].computed:
+                    for sequence in batch.sequences:
+                        batch.bench.prefill(sequence)
+                batch.restart(sampling)
+                batch.bench.decode(batch.sequences, _WARM_STEPS)
+            for turn in range(turns):
+                progress.at(done * turns + turn, way)
+                # Each batch is the first, the second and the last equally often.
+                order = [*batches.values()]
+                for batch in order[turn % 3 :] + order[: turn % 3]:
+                    batch.turns.append(batch.bench.step_times(batch.sequences, steps))
+            found |= _figures(way, batches)
     return only_measured(found)
 
 

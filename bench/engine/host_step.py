@@ -25,6 +25,7 @@ from bench.core.results import RESULTS, Figure, Series, figure, keep, only_measu
 from bench.engine.paper_device import PaperDevice, StageClock
 from cluster.api.event_streams import end
 from cluster.config.schema import located
+from cluster.work_progress import tracked
 from decode_pool.batch_size import BatchSize
 from decode_pool.itl_budget import ItlBudget
 from decode_pool.job import DecodeJob
@@ -259,7 +260,7 @@ def main() -> None:
     options = parser.parse_args()
     bench = HostBench(options.model, options.step_ms / 1e3)
     rows, arrays = [], []
-    for _ in range(options.repeats):
+    for _ in tracked("host", range(options.repeats)):
         arrays.append(pack_and_fill(LONG_ROWS, LONG_CONTEXT, 64))
         runs = [(streams, ahead) for streams in STREAMS for ahead in (False, True)]
         rows += [asyncio.run(bench.run(n, options.steps, ahead=ahead)) for n, ahead in runs]

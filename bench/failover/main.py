@@ -33,6 +33,7 @@ from bench.failover.figures import (
 )
 from bench.failover.member_processes import Fault, MemberProcesses, members
 from cluster.api import Tokens
+from cluster.work_progress import WorkProgress
 from tandem_client import Client
 
 _STREAMS = 16
@@ -78,10 +79,14 @@ def main() -> None:
     if model == "135m":
         model = str(model_135m.make(options.cache / "135m"))
     streams: list[FaultedStream] = []
+    took = ""
     with members(model, options.decode, cables=options.fault == "cut") as found:
         try:
-            for number in range(options.runs):
-                streams += _run(found, options, random.Random(options.seed + number))
+            with WorkProgress("failover", options.runs) as progress:
+                for number in range(options.runs):
+                    progress.at(number, took)
+                    run, took = _run(found, options, random.Random(options.seed + number))
+                    streams += run
         except (TimeoutError, KeyboardInterrupt) as error:
             print(f"run {number + 1} did not end: {error!r}", file=sys.stderr)
     if not streams:
@@ -111,7 +116,8 @@ def _parse() -> argparse.Namespace:
 
 def _run(
     found: MemberProcesses, options: argparse.Namespace, chance: random.Random
-) -> list[FaultedStream]:
+) -> tuple[list[FaultedStream], str]:
+    """One run: its streams, and how long its parts took."""
     streams = [_stream(number, options.more, chance) for number in range(_STREAMS)]
     again = [_Stream(one.name, one.prompt, one.options) for one in streams]
     times_s = [time.monotonic()]
@@ -126,13 +132,12 @@ def _run(
         f"{name} {end - begin:.0f} s"
         for name, (begin, end) in zip(_PARTS, pairwise(times_s), strict=True)
     ]
-    print(f"a run ended: {', '.join(took)}", file=sys.stderr)
     for one, other in zip(streams, again, strict=True):
         if one.ids != other.ids:
             equal = (mine == its for mine, its in zip(one.ids, other.ids, strict=False))
             same = sum(takewhile(bool, equal))
             print(f"{one.name} differs from token {same} on; it had {one.done} at the fault")
-    return [
+    faulted = [
         FaultedStream(
             added_pause_s(one.arrivals_s, fault_s),
             one.ids == other.ids,
@@ -140,6 +145,7 @@ def _run(
         )
         for one, other in zip(streams, again, strict=True)
     ]
+    return faulted, f"the last run: {', '.join(took)}"
 
 
 async def _disturbed(

@@ -24,6 +24,7 @@ from bench.systems.cli_paths import add_paths, demo_paths
 from bench.systems.server_process import running
 from bench.systems.services import Service, tandem
 from cluster.deploy.child_processes import descendants
+from cluster.work_progress import tracked
 from engine.errors import TandemError
 from tandem_client import Client
 
@@ -56,7 +57,7 @@ def main() -> None:
     paths = demo_paths(options)
     service = tandem(paths)
     with running(service.process, paths.logs / "router-death.log") as server:
-        found = [_death(server, service) for _ in range(options.rounds)]
+        found = [_death(server, service) for _ in tracked("deaths", range(options.rounds))]
     print(f"{now()}; {as_line(describe_machine())}\n\n{report(found)}")
 
 

@@ -19,6 +19,7 @@ from bench.router.site import Site, site_of
 from bench.router.stream_load import StreamSpec, first_token_s
 from cluster.api.event_streams import end
 from cluster.deploy.embedded_redis import EmbeddedRedis
+from cluster.work_progress import tracked
 
 # Messages per second that the replicas are asked for: above the capacity of the router.
 _ASKED_PER_S = 24_000
@@ -60,7 +61,7 @@ async def _measure(site: Site, options: argparse.Namespace) -> dict[str, Figure]
     found: dict[str, Figure] = {}
     for front_end, title in _FRONT_ENDS.items():
         plain, resumable = [], []
-        for _ in range(options.turns):
+        for _ in tracked(f"journal, {title}", range(options.turns)):
             plain.append(await tokens_per_s(site, front_end, options, resumable=False))
             resumable.append(await tokens_per_s(site, front_end, options, resumable=True))
         ratios = sorted(b / a for a, b in zip(plain, resumable, strict=True))

@@ -33,6 +33,7 @@ from bench.router.stream_load import (
 )
 from cluster.api.event_streams import end
 from cluster.deploy.embedded_redis import EmbeddedRedis
+from cluster.work_progress import tracked
 
 _TICK = os.sysconf("SC_CLK_TCK")
 _START_S = 60.0
@@ -97,13 +98,13 @@ async def _measure(
 ) -> tuple[list[Throughput], list[FirstTokenRow]]:
     throughput = [
         await _full_speed(site, front_end, tokens, options)
-        for front_end in options.front_ends
+        for front_end in tracked("full speed", options.front_ends)
         for tokens in _ASKED_PER_S
         if "speed" in options.parts
     ]
     ttft = [
         await _first_tokens(site, front_end, streams, options)
-        for front_end in options.front_ends
+        for front_end in tracked("first tokens", options.front_ends)
         for streams in options.open
         if "first" in options.parts
     ]

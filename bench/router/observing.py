@@ -32,6 +32,7 @@ from bench.router.site import Site, process_of, site_of
 from bench.router.stream_load import first_token_s
 from cluster.api.event_streams import end
 from cluster.deploy.embedded_redis import EmbeddedRedis
+from cluster.work_progress import tracked
 
 _ANSWERS_S = 10.0
 _FRONT_ENDS = {"grpc": "gRPC", "http": "HTTP"}
@@ -86,7 +87,7 @@ async def _measure(plain: Site, seen: Site, options: argparse.Namespace) -> dict
     async with _watched(seen.front_ends["http"], options.viewers):
         for front_end, title in _FRONT_ENDS.items():
             rates: tuple[list[float], list[float]] = ([], [])
-            for turn in range(options.turns):
+            for turn in tracked(f"observing, {title}", range(options.turns)):
                 # Neither is always the first of a turn.
                 for which in (0, 1) if turn % 2 == 0 else (1, 0):
                     site = (plain, seen)[which]

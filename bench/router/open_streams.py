@@ -22,6 +22,7 @@ from bench.core.results import Series, figure, keep, only_measured, value_of
 from bench.router.site import Site, site_of
 from bench.router.stream_load import OutOfOrder, SseStreams, Streams, StreamSpec, Taken
 from cluster.deploy.embedded_redis import EmbeddedRedis
+from cluster.work_progress import WorkProgress
 
 _SAMPLE_S = 5.0
 # Each stream brings 24 tokens a second for 100 s, in messages of 24.
@@ -116,9 +117,11 @@ async def _hold(site: Site, options: argparse.Namespace, seen: OpenStreams) -> N
         for number in range(options.streams)
     ]
     began_s = time.monotonic()
-    while time.monotonic() < until_s:
-        await asyncio.sleep(min(_SAMPLE_S, 60 * options.minutes / 4))
-        seen.rss_mib.append((time.monotonic() - began_s, _rss_mib(site.router)))
+    with WorkProgress("open streams", round(60 * options.minutes)) as progress:
+        while (now_s := time.monotonic()) < until_s:
+            progress.at(round(now_s - began_s), "seconds")
+            await asyncio.sleep(min(_SAMPLE_S, 60 * options.minutes / 4))
+            seen.rss_mib.append((time.monotonic() - began_s, _rss_mib(site.router)))
     seen.open = sum(not reader.done() for reader in readers)
     for reader in readers:
         reader.cancel()

@@ -20,6 +20,7 @@ from bench.core.markdown_tables import table
 from bench.core.results import RESULTS, Series, figure, keep, only_measured
 from cluster.api.event_streams import end
 from cluster.config.schema import located
+from cluster.work_progress import WorkProgress
 from decode_pool.batch_size import BatchSize
 from decode_pool.itl_budget import ItlBudget
 from decode_pool.job import DecodeJob
@@ -100,9 +101,11 @@ class Soak:
         callers = [asyncio.create_task(self._call(number)) for number in range(_CALLERS)]
         await self._fill()
         until = time.monotonic() + seconds
-        while time.monotonic() < until:
-            await asyncio.sleep(1.0)
-            self._sample()
+        with WorkProgress("soak", round(seconds)) as progress:
+            while (now := time.monotonic()) < until:
+                progress.at(round(now - until + seconds), "seconds")
+                await asyncio.sleep(1.0)
+                self._sample()
         await end(callers)
         await asyncio.sleep(_STEP_S)  # a step under way keeps its blocks until it has ended
         await end([loop])

@@ -16,6 +16,7 @@ from bench.transfer.floor import time_channel, time_copy, time_memcpy, time_part
 from bench.transfer.hand_over import BLOCKS, HandOverLoad, ReceivingProcess, measure
 from bench.transfer.report import RAW_ROUNDS, ChannelFigures, as_markdown, as_series
 from bench.transfer.shape import BORROWED, cache_for
+from cluster.work_progress import tracked
 from engine import kernels
 from kv_transfer.transports.gloo import GlooChannel
 from kv_transfer.transports.shared_memory import SharedMemoryChannel
@@ -41,7 +42,7 @@ def measure_channels(other: ReceivingProcess) -> list[ChannelFigures]:
     ways = dict(plain)
     for name, ahead in TRANSPORTS.items():
         ways[name] = partial(time_channel, name, ahead, other.tell, other.hear)
-    for _ in range(RAW_ROUNDS):
+    for _ in tracked("channels", range(RAW_ROUNDS)):
         for name, way in ways.items():
             rates.setdefault(name, []).append(way())
     spreads = {name: Spread(tuple(values)) for name, values in rates.items()}

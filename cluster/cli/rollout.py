@@ -9,6 +9,7 @@ import time
 
 from cluster.client.admin_client import fetch_status, request_rollout
 from cluster.config.schema import TandemConfig, load_config
+from cluster.console.words import plain
 from cluster.discovery.rollout import document_of
 from cluster.work_progress import WorkProgress
 from engine.errors import Cancelled, Unauthenticated, Unavailable
@@ -46,7 +47,7 @@ async def _roll_out(
     until_s = time.monotonic() + ready_s + _MORE_S
     with WorkProgress("rollout") as progress:
         while time.monotonic() < until_s:
-            rollout = await _last_rollout(address)
+            rollout, starting = await _last_rollout(address)
             if rollout is None:
                 progress.at(0, "between two routers")
             elif rollout.id != requested.id:
@@ -56,19 +57,21 @@ async def _roll_out(
             elif rollout.state == "failed":
                 raise Unavailable(f"rollout failed, the old one goes on: {rollout.reason}")
             else:
-                progress.at(0, rollout.state)
+                progress.at(0, rollout.state, starting)
             await asyncio.sleep(_POLL_S)
     raise Unavailable("the rollout is not done; `tandem status --json` tells how far it is")
 
 
-async def _last_rollout(address: Address) -> router_pb2.RolloutStatus | None:
-    """The last rollout; None while no router answers or knows."""
+async def _last_rollout(address: Address) -> tuple[router_pb2.RolloutStatus | None, str]:
+    """The last rollout, None while no router answers or knows; and which replicas start."""
     try:
         status = await fetch_status(address)
     except (Cancelled, Unavailable):
-        return None  # between the old router and the new one; the old one may have cut it off
+        # Between the old router and the new one; the old one may have cut it off.
+        return None, ""
     except Unauthenticated:
         raise Unauthenticated(
             "the new configuration serves, and it does not know this operator's key"
         ) from None
-    return status.rollout if status.HasField("rollout") else None
+    starting = "; ".join(f"{plain(one.id)}: {plain(one.progress)}" for one in status.starting[:4])
+    return status.rollout if status.HasField("rollout") else None, starting

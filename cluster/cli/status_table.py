@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from cluster.cli.columns import aligned
+from cluster.console.words import plain
 from protos import router_pb2
 
 _BLOCKS = ("total", "used", "cached", "leased", "quarantined", "orphaned")
 _COLUMNS = ("role", "id", "address", "health", "start_s", "waiting", "running", *_BLOCKS)
+_STARTING = ("id", "role", "stage", "done", "total", "unit")
 _TEXT_COLUMNS = 4  # the first ones are aligned to the left
 
 
@@ -38,6 +40,11 @@ def as_data(status: router_pb2.StatusResponse) -> dict[str, Any]:
                 "blocks": {name: getattr(replica.blocks, name) for name in _BLOCKS},
             }
             for replica in status.replicas
+        ],
+        "starting": [
+            {name: getattr(one, name) for name in _STARTING}
+            | {"left_s": one.left_s if one.HasField("left_s") else None}
+            for one in status.starting
         ],
         "canaries": [
             {
@@ -76,6 +83,7 @@ def as_table(status: router_pb2.StatusResponse) -> str:
         rows.append((*where, start, str(replica.waiting), str(replica.running), *blocks))
     lines = aligned(rows, _TEXT_COLUMNS)
     lines += [f"replicas are missing: {name}" for name in status.missing]
+    lines += [f"starting: {plain(one.id)}: {plain(one.progress)}" for one in status.starting]
     return "\n".join([*lines, *map(_canary_line, status.canaries)])
 
 

@@ -86,6 +86,10 @@ def _replicas(status: router_pb2.StatusResponse) -> TopTable:
         counts = str(one.waiting), str(one.running)
         kv = _used(one.blocks.used, one.blocks.total), _used(one.blocks.cached, one.blocks.total)
         lines.append((one.role, plain(one.id), health, *counts, *kv))
+    lines += [
+        (plain(one.role), plain(one.id), f"starts: {plain(one.progress)}", *("-",) * 4)
+        for one in status.starting
+    ]
     columns = ("role", "replica", "health", "waiting", "running", "KV used", "cached")
     return TopTable("replicas", columns, lines, 3)
 

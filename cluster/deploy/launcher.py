@@ -38,6 +38,7 @@ from cluster.deploy.stop_request import stop_requested
 from cluster.discovery.redis_directory import Directory
 from cluster.discovery.request_seal import RequestSeal
 from cluster.discovery.rollout import Rollouts
+from cluster.discovery.starting_replicas import StartWatch
 from cluster.locked_folder import LockedFolder
 from cluster.replica_record import ReplicaRecord
 from cluster.rpc.membership import Membership
@@ -153,7 +154,11 @@ class Launcher:
             raise KeyboardInterrupt from None
         listen_to_signals()
         self._ray.start_serve()
-        self._ray.deploy()
+        with (
+            StartWatch(Directory.of(self._config)) as watch,
+            self._progress.following(watch.look),
+        ):
+            self._ray.deploy()
 
     async def _clear_directory(self) -> None:
         async with self._directory() as directory:

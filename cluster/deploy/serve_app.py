@@ -35,6 +35,7 @@ from cluster.discovery.redis_directory import Directory
 from cluster.replica.end_signal import EndSignal
 from cluster.replica.gc_tuning import settle
 from cluster.replica.health_file import HealthFile
+from cluster.replica.start_report import StartReport
 from cluster.replica_record import Pool, ReplicaRole
 from cluster.telemetry.backends import RayBackend
 from cluster.telemetry.logging_setup import configure_logging
@@ -62,20 +63,20 @@ class PoolReplica:
     async def __init__(  # type: ignore[misc]
         self, config: TandemConfig, role: ReplicaRole, memory_share: int
     ) -> None:
-        stages = StartupTimer()
-        from cluster.replica.replica import Replica
-
-        stages.ended("import")
+        stages, name = StartupTimer("import"), _replica_id()
         bind_to_loopback()
-        configure_logging(replica=_replica_id())
-        telemetry.install(RayBackend(ray.util.metrics))
-        self._drain_s = config.ray.drain_s
-        self._pool: Pool = "prefill" if role == "prefill" else "decode"
-        self._health = HealthFile.from_environment(_replica_id())
+        configure_logging(replica=name)
         self._directory = Directory.of(config)
-        self._replica = await Replica.start(
-            config, role, _replica_id(), _host(config), self._directory, memory_share, stages
-        )
+        self._pool: Pool = "prefill" if role == "prefill" else "decode"
+        async with StartReport(stages, self._directory, name, self._pool):
+            from cluster.replica.replica import Replica
+
+            telemetry.install(RayBackend(ray.util.metrics))
+            self._drain_s = config.ray.drain_s
+            self._health = HealthFile.from_environment(name)
+            self._replica = await Replica.start(
+                config, role, name, _host(config), self._directory, memory_share, stages
+            )
         self._end_signal = EndSignal()
         await self._replica.wait_for_version(config.ray.ready_timeout_s)
         settle()
@@ -111,11 +112,10 @@ class RouterReplica:
         operator_digest: str | None,
         *pools: serve.handle.DeploymentHandle,
     ) -> None:
-        stages = StartupTimer()
+        stages = StartupTimer("import")
         without_torch()
         from cluster.router.server import RouterServer
 
-        stages.ended("import")
         bind_to_loopback()
         configure_logging(replica=_replica_id())
         telemetry.install(RayBackend(ray.util.metrics))

@@ -1,16 +1,31 @@
-"""The progress of `tandem serve` on the terminal: each stage once, with its seconds."""
+"""The progress of `tandem serve`: each stage once, with its seconds, and what replicas do.
+
+In a terminal the replicas that start have a bar each; a pipe gets lines.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
+
+from cluster.discovery.starting_replicas import READY, StartingReplica
+from cluster.work_progress import LineLimit, redraws
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 _REASON = re.compile(r"^engine\.errors\.(\w+): (.+)$", re.MULTILINE)
 _FINAL = ("ConfigError", "InvalidRequest", "UnsupportedModel")
+# Bounds: the time between two looks at what replicas say, and lines and bars for one look.
+LOOK_S = 0.5
+_MOST_LINES = 4
+_MOST_BARS = 16
+
+Look = Callable[[], Sequence[StartingReplica]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +58,19 @@ class StartupProgress:
         self._out = out
         self._began_s = time.monotonic()
         self._shown: dict[str, int] = {}
+        self._look: Look | None = None
+        self._looked_s = 0.0
+        self._limits: dict[str, LineLimit] = {}
+        self._weights: set[str] = set()
+        self._bars: Progress | None = None
 
     def say(self, line: str = "") -> None:
         """Print one line. A closed terminal raises nothing, so that the cluster can still end."""
         with contextlib.suppress(OSError):
-            print(line, file=self._out, flush=True)
+            if self._bars is not None:
+                self._bars.console.print(line, markup=False, highlight=False, soft_wrap=True)
+            else:
+                print(line, file=self._out, flush=True)
 
     def stage(self, name: str) -> None:
         """Print a finished stage."""
@@ -59,6 +82,72 @@ class StartupProgress:
             if state.running != self._shown.get(name, 0):
                 self._shown[name] = state.running
                 self.stage(f"{name} {state.running}/{state.wanted}")
+        now = time.monotonic()
+        if self._look is not None and now - self._looked_s >= LOOK_S:
+            self._looked_s = now
+            self._show(self._look(), now)
+
+    @contextlib.contextmanager
+    def following(self, look: Look) -> Iterator[None]:
+        """Show what replicas that start say, by `look`, whenever `replicas` is called inside."""
+        self._look = look
+        if redraws(self._out):
+            self._bars = _bars(self._out)
+        try:
+            if self._bars is not None:
+                self._bars.start()
+            yield
+            self._show(look(), time.monotonic())
+        finally:
+            bars, self._bars, self._look = self._bars, None, None
+            if bars is not None:
+                with contextlib.suppress(OSError):
+                    bars.stop()
+
+    def _show(self, replicas: Sequence[StartingReplica], now: float) -> None:
+        for one in replicas:
+            if one.weights and one.id not in self._weights:
+                self._weights.add(one.id)
+                self.stage(f"{one.id}: {one.weights}")
+        starting = [one for one in replicas if one.stage != READY]
+        if self._bars is not None:
+            with contextlib.suppress(OSError):
+                _redraw(self._bars, starting)
+        else:
+            self._write_lines(starting, now)
+
+    def _write_lines(self, starting: Sequence[StartingReplica], now: float) -> None:
+        """Write a few lines, first of replicas whose last line is longest ago."""
+        limits = {one.id: self._limits.get(one.id) or LineLimit() for one in starting}
+        self._limits = limits
+        written = 0
+        for one in sorted(starting, key=lambda each: limits[each.id].shown_s or 0.0):
+            if written < _MOST_LINES and limits[one.id].due(one.stage, now):
+                written += 1
+                self.stage(f"{one.id}: {one.progress}")
+
+
+def _bars(out: TextIO) -> Progress:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    columns = [
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=20),
+        TextColumn("{task.fields[note]}", markup=False),
+    ]
+    return Progress(*columns, console=Console(file=out), transient=True, auto_refresh=False)
+
+
+def _redraw(bars: Progress, starting: Sequence[StartingReplica]) -> None:
+    """A bar for each of the first replicas, and how many more there are."""
+    for task in bars.task_ids:
+        bars.remove_task(task)
+    for one in starting[:_MOST_BARS]:
+        bars.add_task(one.id, total=one.total or None, completed=one.done, note=one.progress)
+    if more := starting[_MOST_BARS:]:
+        bars.add_task(f"{len(more)} more", total=None, note="")
+    bars.refresh()
 
 
 def failure_reason(message: str) -> str | None:

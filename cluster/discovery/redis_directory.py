@@ -12,6 +12,7 @@
     tandem:launcher       the name of the `tandem serve` that listens for requests; expires
     tandem:stop           a stop request: its seal
     tandem:rollout        a configuration that should take over, and :state, how far that is
+    tandem:starting       ids of replicas that start, and :<id>, what a replica says of its start
 
 With a namespace the keys are tandem:<namespace>:replica:<id>, and so on. All namespaces share the
 API keys. The cluster's secret seals records and keys (`stored_values.py`). The commands are those
@@ -31,6 +32,7 @@ from cluster.config.router import Right
 from cluster.config.schema import TandemConfig
 from cluster.config.tls import RedisTlsConfig
 from cluster.discovery.redis_client import answered, open_client
+from cluster.discovery.starting_replicas import StartingReplicas
 from cluster.discovery.stored_values import (
     SealedRecords,
     StoredKey,
@@ -64,7 +66,7 @@ class Directory:
     """Membership by lease, and what routers, replicas and the launcher tell each other.
 
     `timeout_s` bounds every call. Directories of two namespaces in one Redis share the API keys
-    alone.
+    alone. `starting` has the replicas that start.
     """
 
     def __init__(
@@ -91,6 +93,7 @@ class Directory:
         self._client = client
         self._lease_ms = round(lease_s * 1000)
         self._timeout_s = timeout_s
+        self.starting = StartingReplicas(client, self._prefix, secret, self._call)
 
     @classmethod
     def of(cls, config: TandemConfig) -> Directory:

@@ -34,6 +34,7 @@ Secrets and what differs from process to process come from the environment:
 | `TANDEM_REDIS_PASSWORD` | The password of Redis, where `directory.url` has none. |
 | `TANDEM_LOG` | What is logged: `debug`, `info`, `warning` or `error`. |
 | `TANDEM_HEALTH_DIR` | A folder in which each healthy replica touches a file each second. |
+| `TANDEM_CONTAINER_LOG` | A file that gets the lines about a replica's start at any level. |
 """
 _TYPES = {bool: "true or false", int: "integer", float: "number", str: "text", NoneType: "null"}
 _UNITS = {

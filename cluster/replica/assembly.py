@@ -249,11 +249,11 @@ def _load(
     config: TandemConfig, limits: LoopLimits, device_share: int, timer: StartupTimer
 ) -> tuple[Engine, Tokenizer, GrammarCompiler | None]:
     """The engine, the tokenizer and its compiler; blocks for as long as loading takes."""
+    timer.begin("tokenizer")
     description = describe(config.model)
     tokenizer = Tokenizer.load(str(description.folder))
     # Not with the first grammar: it holds Python's lock for up to a second.
     grammars = _compiler(tokenizer, description)
-    timer.ended("tokenizer")
     device = best_device()
     with refusing_out_of_memory(device, description.name):
         engine = Engine.load(

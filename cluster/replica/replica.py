@@ -89,15 +89,16 @@ class Replica:
         timer = timer or StartupTimer()
         membership = Membership.of(config)
         model = await LoadedModel.load(config, device_share, timer)
+        timer.begin("front_ends")
         parts = assemble(config, model, replica_id, host, membership.connector())
         parts.prefill.sender.start()
         loops = parts.start_loops(replica_id)
         servers = ReplicaServers.bind(membership, host, parts.serves(config))
-        timer.ended("front_ends")
         improvement = asyncio.create_task(_improve(parts, replica_id))
         if parts.model.engine.is_improved_first:
+            timer.begin("improvement")
             await improvement
-            timer.ended("improvement")
+        timer.end()
         status = ReplicaStatus(config, parts, replica_id, role, timer.took)
         record = _record(config, parts, servers, status, replica_id)
         beat_s = config.directory.heartbeat_s

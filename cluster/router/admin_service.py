@@ -116,6 +116,10 @@ class AdminServicer:
                 canaries=canaries,
                 config=config_version(self._config),
                 rollout=await self._shown_rollout(),
+                starting=[
+                    router_pb2.StartingReplica(**one.shown)
+                    for one in await self._directory.starting.unfinished()
+                ],
             )
 
     async def Stop(  # noqa: N802

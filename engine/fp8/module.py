@@ -94,11 +94,18 @@ def read_dequantised(
     name: str, stored: Mapping[str, StoredTensor], weight: Tensor, reader: TensorReader
 ) -> None:
     """Fill the weight of a layer that is stored in FP8, in the weight's own type."""
-    kept, beside = stored[f"{name}.weight"], stored[f"{name}.{_scale_of(name, stored)}"]
+    kept, beside = stored_with_scale(name, stored)
     values = torch.empty(kept.shape, dtype=E4M3, device=weight.device)
     scale = torch.empty(beside.shape, dtype=torch.float32, device=weight.device)
     reader.read([(kept, values), (beside, scale)])
     weight.copy_(dequantised(values, scales_of(values.shape, scale, None), weight.dtype))
+
+
+def stored_with_scale(
+    name: str, stored: Mapping[str, StoredTensor]
+) -> tuple[StoredTensor, StoredTensor]:
+    """The weight of a layer that is stored in FP8, and its scale."""
+    return stored[f"{name}.weight"], stored[f"{name}.{_scale_of(name, stored)}"]
 
 
 def scales_beside(parts: list[Any]) -> Scales | None:

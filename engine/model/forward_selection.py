@@ -27,7 +27,7 @@ from engine.model.ops_cuda import TritonOps, attention_named
 from engine.model.ops_cuda import why_not as why_not_triton
 from engine.model.ops_torch import TorchOps
 from engine.model.runner import Runner, TransformersRunner, whole
-from engine.model.warm_up import compute_longest, compute_once
+from engine.model.warm_up import compute_longest, compute_once, kinds_of_batches
 from engine.model_description import ModelDescription
 
 log = logging.getLogger(__name__)
@@ -56,6 +56,10 @@ class Improvement(Protocol):
         """Swap the change in, piece by piece; steps or layers of a step may come between two."""
         ...
 
+    def steps(self, *, draws: bool) -> int:
+        """How many pieces there are, with `draws` from recorded logits or without."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class CpuOperations:
@@ -76,6 +80,10 @@ class CpuOperations:
     def pieces(self, cache: KvCache) -> Iterator[None]:
         """See Improvement: a layer a piece."""
         return self.runner.take(CpuLayers(self.decoder), cache)
+
+    def steps(self, *, draws: bool) -> int:
+        """See Improvement."""
+        return len(self.decoder.layers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +107,10 @@ class CompiledKernels:
     def pieces(self, cache: KvCache) -> Iterator[None]:
         """See Improvement: a kind of prompt a piece."""
         return compute_once(self.runner, cache, self.context_tokens)
+
+    def steps(self, *, draws: bool) -> int:
+        """See Improvement."""
+        return len(kinds_of_batches(self.context_tokens))
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +143,11 @@ class RecordedSteps:
         yield from compute_once(self.runner, cache, self.context_tokens)
         self.runner.replays = self._replays(cache, buckets_for(self.most_rows))
         yield from self.runner.replays.pieces()
+
+    def steps(self, *, draws: bool) -> int:
+        """See Improvement."""
+        recordings = len(buckets_for(self.most_rows)) * (2 if draws else 1)
+        return len(kinds_of_batches(self.context_tokens)) + recordings
 
     def _replays(self, cache: KvCache, buckets: tuple[int, ...]) -> DecodeReplays:
         runner, width = self.runner, cache.layout.blocks_for(self.context_tokens)

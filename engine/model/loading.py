@@ -9,12 +9,13 @@ from __future__ import annotations
 import copy
 import logging
 import threading
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 from engine.errors import UnsupportedModel, first_line
-from engine.fp8.module import fp8_linears, keep_fp8, read_dequantised
+from engine.fp8.module import fp8_linears, keep_fp8, read_dequantised, stored_with_scale
 from engine.fp8.values import has_fp8
 from engine.kv.memory import TORCH_DTYPES
 from engine.memory.device_memory import check_weights_fit
@@ -22,6 +23,7 @@ from engine.model import fused_phi
 from engine.model.fused_weights import FAMILIES
 from engine.model_description import ModelDescription
 from engine.quantization import has_fp8_weights
+from engine.startup_timer import StartupTimer
 from engine.weights.empty_module import (
     parameter_bytes,
     parameters_without_memory,
@@ -37,9 +39,12 @@ log = logging.getLogger(__name__)
 LOADING = threading.Lock()
 
 
-def load_weights(description: ModelDescription, device: torch.device) -> torch.nn.Module:
+def load_weights(
+    description: ModelDescription, device: torch.device, timer: StartupTimer | None = None
+) -> torch.nn.Module:
     """The model with its weights on the device, in evaluation mode.
 
+    `timer` gets the bytes to read and those that are read, except where `transformers` loads.
     Raises UnsupportedModel, ConfigError where the weights find no room, or torch.OutOfMemoryError.
     """
     from transformers import AutoModelForCausalLM
@@ -51,7 +56,8 @@ def load_weights(description: ModelDescription, device: torch.device) -> torch.n
             "(state-space, linear-attention and ALiBi models do not)"
         )
     try:
-        return _loaded(description, device).to(device).eval().requires_grad_(False)
+        model = _loaded(description, device, timer or StartupTimer())
+        return model.to(device).eval().requires_grad_(False)
     except torch.OutOfMemoryError:
         raise
     except (OSError, ValueError, RuntimeError, ImportError) as error:
@@ -59,7 +65,9 @@ def load_weights(description: ModelDescription, device: torch.device) -> torch.n
         raise UnsupportedModel(f"{description.folder.name}: {reason}") from error
 
 
-def _loaded(description: ModelDescription, device: torch.device) -> torch.nn.Module:
+def _loaded(
+    description: ModelDescription, device: torch.device, timer: StartupTimer
+) -> torch.nn.Module:
     """The model with its parameters on the device, or with all of it in host memory."""
     if description.architecture not in (*FAMILIES, fused_phi.FAMILY):
         return loaded_by_transformers(description)
@@ -74,7 +82,9 @@ def _loaded(description: ModelDescription, device: torch.device) -> torch.nn.Mod
     if stored is None:
         return loaded_by_transformers(description)
     place_parameters(model, device)
-    reader, whole = TensorReader(device), []
+    names = [name for name, _ in model.named_parameters()]
+    timer.expect(sum(_bytes_to_read(name, stored, quantised, every) for name in names), "bytes")
+    reader, whole = TensorReader(device, timer.advance), []
     for name, parameter in model.named_parameters():
         if name in quantised:
             read_dequantised(quantised[name], every, parameter.data, reader)
@@ -86,6 +96,21 @@ def _loaded(description: ModelDescription, device: torch.device) -> torch.nn.Mod
             whole += [(part.stored, parameter.data[part.index]) for part in parts]
     reader.read(whole)
     return model
+
+
+def _bytes_to_read(
+    name: str,
+    stored: Mapping[str, list[StoredPart] | StoredMxfp4],
+    quantised: Mapping[str, str],
+    every: Mapping[str, StoredTensor],
+) -> int:
+    """The bytes in files that a parameter is read from."""
+    if name in quantised:
+        return sum(one.nbytes for one in stored_with_scale(quantised[name], every))
+    parts = stored[name]
+    if isinstance(parts, StoredMxfp4):
+        return parts.blocks.nbytes + parts.scales.nbytes
+    return sum(part.stored.nbytes for part in parts)
 
 
 def _empty(description: ModelDescription) -> torch.nn.Module:

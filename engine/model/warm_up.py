@@ -35,19 +35,24 @@ def compute_once(runner: Runner, cache: KvCache, context_tokens: int) -> Iterato
 
     Their KV goes to the scratch block. A batch that cannot be computed is logged.
     """
-    batches = [[_span(cache, 0, length)] for length in _PROMPTS if length <= context_tokens]
-    if context_tokens >= _BESIDE_TOKENS:
-        prompt = _span(cache, 0, _BESIDE_TOKENS)
-        streams = [length for length in _STREAMS if length < context_tokens]
-        batches += [[_span(cache, length, 1), prompt] for length in streams]
+    batches = kinds_of_batches(context_tokens)
     began_s = time.monotonic()
-    for spans in batches:
+    for batch in batches:
         try:
-            _compute(runner, cache, spans)
+            _compute(runner, cache, [_span(cache, start, count) for start, count in batch])
         except Exception as error:  # any error of a compiler; a request may never need this batch
             log.warning("a first batch failed: %s", first_line(error))
         yield
     log.info("%d kinds of batches computed in %.1f s", len(batches), time.monotonic() - began_s)
+
+
+def kinds_of_batches(context_tokens: int) -> list[list[tuple[int, int]]]:
+    """The batches of `compute_once`: of each sequence the first token and how many, in tokens."""
+    batches = [[(0, length)] for length in _PROMPTS if length <= context_tokens]
+    if context_tokens >= _BESIDE_TOKENS:
+        streams = [length for length in _STREAMS if length < context_tokens]
+        batches += [[(length, 1), (0, _BESIDE_TOKENS)] for length in streams]
+    return batches
 
 
 def compute_longest(runner: Runner, cache: KvCache, context_tokens: int) -> None:

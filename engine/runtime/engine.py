@@ -53,6 +53,7 @@ class Engine:
         improvement: Improvement | None = None,
         cores: CoreSharing | None = None,
         sampler: DeviceSampler | None = None,
+        timer: StartupTimer | None = None,
     ) -> None:
         self.description = description
         self.cache = cache
@@ -62,6 +63,7 @@ class Engine:
         self._pieces: Iterator[None] | None = None
         self._cores = cores
         self._sampler = sampler
+        self._timer = timer or StartupTimer()
         self._draw: Draw = draw if sampler is None else sampler.draw
         self._masks = MaskMaker(description.vocabulary)
 
@@ -88,31 +90,33 @@ class Engine:
 
         `most_tokens` bounds the pool, because a replica can use no more. Steps of up to `most_rows`
         sequences are recorded where the device can. `share` replicas share the device's memory.
-        `link_bytes` of a GPU are for links. `timer` times the stages.
+        `link_bytes` of a GPU are for links. `timer` times the stages,
+        and counts the steps of an improvement that comes within one.
         """
         device = device or best_device()
         timer = timer or StartupTimer()
-        model: Any = load_weights(description, device)
-        timer.ended("weights")
+        timer.begin("weights")
+        model: Any = load_weights(description, device, timer)
+        timer.begin("reference")
         weight_bytes = sum(weight.nbytes for weight in model.parameters())
         scaled_kv = kv.dtype != "auto" and fold_kv_scales(description, model)
         layout = probe_layout(description, model, kv.block_size, kv.dtype, scaled_kv=scaled_kv)
         expected = reference_logits(model, check_tokens(description))
-        timer.ended("reference")
+        timer.begin("operations")
         config = config or ModelConfig()
         runner, improvement = choose_runner(
             description, model, kv.block_size, kv.dtype, config, most_rows
         )
-        timer.ended("operations")
+        timer.begin("check")
         check_runner(description, runner, layout, device, expected)
-        timer.ended("check")
+        timer.begin("pool")
         sampler = device_sampler(buckets_for(most_rows)[-1], description.vocabulary, device)
         blocks = kv.blocks
         if blocks is None:
             reserved = reserved_bytes(runner, improvement, layout, device) | {"links": link_bytes}
             blocks = pool_blocks(layout, device, kv, most_tokens, share, reserved)
         cache = KvCache(layout, blocks, device, runner.kv_format)
-        timer.ended("pool")
+        timer.end()
         log.info(
             "engine ready: %s on %s, %s, %d KV blocks of %d tokens (%.1f MiB); %s",
             description.architecture,
@@ -125,7 +129,13 @@ class Engine:
         )
         cores = CoreSharing(weight_bytes) if device.type == "cpu" else None
         return cls(
-            description, runner, cache, improvement=improvement, cores=cores, sampler=sampler
+            description,
+            runner,
+            cache,
+            improvement=improvement,
+            cores=cores,
+            sampler=sampler,
+            timer=timer,
         )
 
     def forward(self, spans: list[Span]) -> list[Outcome]:
@@ -206,8 +216,11 @@ class Engine:
         if self._improvement is None:
             return False
         if self._pieces is None:
+            steps = self._improvement.steps(draws=self._sampler is not None)
+            self._timer.expect(steps, "steps")
             self._pieces = self._improved(self._improvement)
         for _ in self._pieces:
+            self._timer.advance(1)
             return True
         if self._improvement.stalls:
             context_tokens = self.description.context_tokens

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -37,6 +37,11 @@ class StoredTensor:
     dtype: torch.dtype
     shape: tuple[int, ...]
     offset: int
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes that it takes in its file."""
+        return prod(self.shape) * self.dtype.itemsize
 
 
 def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
@@ -77,10 +82,14 @@ def _tensors_in(path: Path) -> dict[str, StoredTensor]:
 class TensorReader:
     """Copies stored tensors to a device, through one small buffer of host memory.
 
-    A tensor for the CPU that is stored in its own type is read into its place.
+    A tensor for the CPU that is stored in its own type is read into its place. `on_read` gets the
+    bytes of each reading, at most BUFFER_BYTES.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(
+        self, device: torch.device, on_read: Callable[[int], object] = lambda _: None
+    ) -> None:
+        self._on_read = on_read
         pinned = device.type == "cuda"
         self._buffer = torch.empty(BUFFER_BYTES, dtype=torch.uint8, pin_memory=pinned)
 
@@ -103,22 +112,22 @@ class TensorReader:
 
     def _copy(self, file: Any, stored: StoredTensor, target: Tensor) -> None:
         if target.device.type == "cpu" and target.dtype == stored.dtype:
-            _fill(file, target.view(torch.uint8), stored)
+            self._fill(file, target.view(torch.uint8), stored)
             return
         size = stored.dtype.itemsize
         step = BUFFER_BYTES // size
         for begin in range(0, target.numel(), step):
             part = target[begin : begin + step]
             read = self._buffer[: part.numel() * size]
-            _fill(file, read, stored)
+            self._fill(file, read, stored)
             # Not asynchronous: the buffer is written again at once.
             part.copy_(read.view(stored.dtype))
 
-
-def _fill(file: Any, data: Tensor, stored: StoredTensor) -> None:
-    view = memoryview(data.numpy().data)
-    while view:
-        count = file.readinto(view)
-        if not count:
-            raise UnsupportedModel(f"{stored.path.name} ended early")
-        view = view[count:]
+    def _fill(self, file: Any, data: Tensor, stored: StoredTensor) -> None:
+        view = memoryview(data.numpy().data)
+        while view:
+            count = file.readinto(view[:BUFFER_BYTES])
+            if not count:
+                raise UnsupportedModel(f"{stored.path.name} ended early")
+            view = view[count:]
+            self._on_read(count)

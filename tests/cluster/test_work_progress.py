@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import pytest
 
-from cluster.work_progress import WorkProgress, redraws
+from cluster.work_progress import LineLimit, Pace, WorkProgress, redraws
 
 
 class Clock:
@@ -42,6 +42,54 @@ def test_without_a_total_each_news_is_told():
         "rollout: 0 s, asked",
         "rollout: 2 s, starting",
         "rollout: 13 s, starting",
+    ]
+
+
+def test_what_was_done_before_counts_for_no_rate():
+    out, clock = io.StringIO(), Clock()
+    with WorkProgress("batch", 1000, out, clock) as progress:
+        for clock.now, done in ((0.0, 900), (10.0, 910)):
+            progress.at(done)
+    assert out.getvalue().splitlines()[-1] == "batch: 910 of 1000, 10 s, about 90 s to go"
+
+
+def test_a_detail_is_no_news_and_news_have_a_bound():
+    out, clock = io.StringIO(), Clock()
+    with WorkProgress("rollout", out=out, clock=clock) as progress:
+        for number in range(40):
+            clock.now = number / 4
+            progress.at(0, "asked" if number % 4 else "starting", f"{number} GB")
+    lines = out.getvalue().splitlines()
+    assert lines[:2] == ["rollout: 0 s, starting, 0 GB", "rollout: 1 s, asked, 5 GB"]
+    assert len(lines) <= 10
+
+
+def test_a_pace_says_nothing_in_the_first_seconds():
+    pace = Pace()
+    for now, done in ((0.0, 5.0), (1.0, 50.0), (2.9, 60.0)):
+        pace.look(done, now)
+        assert pace.rate is None and pace.left_s(100) is None
+    pace.look(65.0, 3.0)
+    assert (pace.rate, pace.left_s(100)) == (20.0, 1.75)
+    pace.look(110.0, 4.0)
+    assert pace.left_s(100) == 0.0
+
+
+def test_a_pace_looks_back_so_far_and_keeps_few_looks():
+    pace = Pace(window_s=30.0)
+    for tenth in range(6000):
+        now = tenth / 10
+        pace.look(100 * min(now, 300.0) + max(0.0, now - 300.0), now)
+        if now == 290.0:
+            assert pace.rate == pytest.approx(100, rel=0.01)
+    assert pace.rate == pytest.approx(1, rel=0.02)
+
+
+def test_a_limit_lets_news_through_and_then_a_line_now_and_then():
+    limit = LineLimit()
+    looks = [(0, "a"), (0.5, "b"), (1.2, "b"), (9, "b"), (11.3, "b"), (11.4, "c"), (12.4, "c")]
+    assert [limit.due(news, now) for now, news in looks] == [
+        *(True, False, True, False, True, False, True)
     ]
 
 

@@ -20,7 +20,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from cluster.api import Tokens
 from cluster.chart.metric_catalogue import all_metrics, samples
+from cluster.discovery.starting_replicas import bytes_text
 from engine.errors import Unavailable
+from engine.safetensors_header import read_header
 from engine.types.sampling_params import SamplingParams
 from tandem_client import Client
 from tests.e2e.serving import descendants, serve, stop
@@ -95,6 +97,18 @@ def test_it_says_what_it_did(serving):
     for stage in ("ray", "prefill 1/1", "decode 1/1", "router 1/1", "Ray dashboard"):
         assert stage in log
     assert "the first after" in log
+
+
+def test_a_pipe_gets_the_bytes_of_the_weights_of_each_replica(serving, model_folder):
+    path = model_folder / "model.safetensors"
+    with path.open("rb") as file:
+        size = path.stat().st_size - read_header(file, path)[2]
+    log = serving.log.read_text()
+    weights = re.escape(f"weights, {bytes_text(size)} in ")
+    for pool in ("prefill", "decode"):
+        assert re.search(rf"^ +[\d.]+ s  {pool}#\w+: {weights}[\d.]+ s$", log, re.MULTILINE)
+        # The log of the replica, too.
+        assert re.search(rf"starting: {weights}[\d.]+ s replica={pool}#", log)
 
 
 def idle(serving):

@@ -22,7 +22,8 @@ export function drawPools() {
   show(byId("missing"), state.missing.length > 0);
   const routers = Object.values(state.replicas).filter((one) => one.role === "router").length;
   const wanted = Object.entries(least).map(([pool, number]) => `${number} ${pool}`).join(", ");
-  say(byId("pool-note"), `${routers} ${routers === 1 ? "router" : "routers"}; wanted at least: ${wanted || "nothing"}. ${state.cluster.launched ? "Drain lets a replica's work end; kill ends it as kill -9 does. Ray Serve starts another one, and streams go on." : "Replicas can be drained and killed here in a cluster of tandem serve."}`);
+  const starting = (state.cluster.starting ?? []).map((one) => `${short(one.id)} starts: ${one.progress}. `).join("");
+  say(byId("pool-note"), `${starting}${routers} ${routers === 1 ? "router" : "routers"}; wanted at least: ${wanted || "nothing"}. ${state.cluster.launched ? "Drain lets a replica's work end; kill ends it as kill -9 does. Ray Serve starts another one, and streams go on." : "Replicas can be drained and killed here in a cluster of tandem serve."}`);
   drawLinks();
 }
 

@@ -67,7 +67,7 @@ class RouterView:
         }
 
     async def cluster(self) -> Json:
-        """The last rollout, and whether a `tandem serve` listens; raises Unavailable."""
+        """The last rollout, whether a `tandem serve` listens, what starts; raises Unavailable."""
         text, launcher = await self._directory.rollout_state(), await self._directory.launcher()
         rollout = None
         if text:
@@ -75,7 +75,8 @@ class RouterView:
                 rollout = asdict(RolloutState.from_json(text))
             except ValueError:
                 rollout = None
-        return {"rollout": rollout, "launched": launcher is not None}
+        starting = [one.shown for one in await self._directory.starting.unfinished()]
+        return {"rollout": rollout, "launched": launcher is not None, "starting": starting}
 
     def configuration(self) -> Json:
         """The whole configuration, less the address of Redis, secrets, and texts."""

@@ -26,6 +26,8 @@ capabilities:
   "RAY_USAGE_STATS_ENABLED" "0" "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO" "0" "RAY_worker_niceness" "0"
   "HF_HUB_OFFLINE" (ternary "0" "1" (eq .root.Values.model.source "image"))
   "HOME" "/var/cache/tandem" "TANDEM_HEALTH_DIR" "/var/run/tandem" -}}
+{{- /* What `kubectl logs` shows: Ray keeps the logs of replicas in files. */ -}}
+{{- if .engine -}}{{- $_ := set $environment "TANDEM_CONTAINER_LOG" "/proc/1/fd/2" -}}{{- end -}}
 {{- $environment = merge (deepCopy .extra) (deepCopy .root.Values.ray.environment) $environment -}}
 {{- range $key := keys $environment | sortAlpha }}
 - {name: {{ $key }}, value: {{ get $environment $key | toString | quote }}}

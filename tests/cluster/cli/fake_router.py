@@ -68,6 +68,8 @@ class Admin(router_pb2_grpc.AdminServicer):
         self.weaken_security = self.restart = False
         self.notices: list[str] = []
         self.cut_off = 0
+        # What starts at the next status; then the rollout serves.
+        self.starting: list[router_pb2.StartingReplica] = []
         self.rows: list[str] = []
         self.wanted: list[router_pb2.ListRequestsRequest] = []
 
@@ -98,9 +100,11 @@ class Admin(router_pb2_grpc.AdminServicer):
             start_s={"weights": 4.0, "check": 0.5},
         )
         router = router_pb2.ReplicaStatus(id="router#b", role="router", healthy=True, running=4)
-        rollout = router_pb2.RolloutStatus(id="r", version="v", state="serving")
+        starting, self.starting = self.starting, []
+        state = "starting" if starting else "serving"
+        rollout = router_pb2.RolloutStatus(id="r", version="v", state=state)
         return router_pb2.StatusResponse(
-            replicas=[replica, router], missing=self.missing, rollout=rollout
+            replicas=[replica, router], missing=self.missing, rollout=rollout, starting=starting
         )
 
     async def GiveRole(  # noqa: N802

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from cluster.tenants.operator_key import OperatorKey
+from protos import router_pb2
 from tests.cluster.cli.fake_router import Router, run
 
 
@@ -99,6 +100,27 @@ def test_a_rollout_tells_what_it_weakens_where_it_is_told_to(
     code, _, err = run(capsys, "rollout", *flags, "--address", router.address)
     assert (code, router.admin.weaken_security) == (0, said)
     assert err == ("weakens router.api_keys: keys.yaml removed\n" if said else "")
+
+
+def test_a_rollout_and_status_tell_which_replicas_start(
+    capsys: pytest.CaptureFixture[str], router: Router
+) -> None:
+    progress = "weights, 42.0 GB of 140 GB, about 82 s left"
+    starting = router_pb2.StartingReplica(
+        id="decode#b\x1b", role="decode", stage="weights", progress=progress, done=42, total=140
+    )
+    line = f"decode#b\N{REPLACEMENT CHARACTER}: {progress}"
+    router.admin.starting = [starting]
+    code, _, err = run(capsys, "rollout", "--address", router.address)
+    assert (code, err) == (0, f"rollout: 0 s, starting, {line}\n")
+    router.admin.starting = [starting]
+    _, out, _ = run(capsys, "status", "--address", router.address)
+    assert out.endswith(f"\nstarting: {line}\n")
+    router.admin.starting = [starting]
+    _, out, _ = run(capsys, "status", "--json", "--address", router.address)
+    (shown,) = json.loads(out)["starting"]
+    assert (shown["stage"], shown["done"], shown["total"]) == ("weights", 42, 140)
+    assert shown["left_s"] is None
 
 
 def test_a_rollout_tells_what_stays_open_until_a_new_start(

@@ -16,6 +16,7 @@ from engine.model.ops_cuda import TritonOps, attention_named
 from engine.model.self_check import check_runner, check_tokens, probe_layout, reference_logits
 from engine.model_description import describe
 from engine.runtime.engine import Engine
+from engine.startup_timer import StartupTimer
 from tests import tiny
 from tests.engine.families import SERVED, architecture, save
 from tests.engine.kinds import why_no_triton
@@ -84,11 +85,13 @@ def test_steps_are_recorded_piece_by_piece(tmp_path, monkeypatch, caplog):
     prompts = [[(7 * i + n) % 250 for i in range(n)] for n in (1, 5, 17, 100)]
     expected = generate(engine, prompts)
     recording = RecordedSteps(engine.runner, 512, 128)
-    engine = Engine(description, engine.runner, engine.cache, improvement=recording)
+    timer = StartupTimer("improvement")
+    engine = Engine(description, engine.runner, engine.cache, improvement=recording, timer=timer)
     assert engine.prepare_improvement()
     pieces = 0
     while engine.improve():
         pieces += 1
+        assert timer.stage is not None and (timer.stage.done, timer.stage.total) == (pieces, 22)
         assert generate(engine, prompts) == expected
     assert "a first batch failed" not in caplog.text
     assert pieces == 11 + 11  # kinds of batches that are computed once, sizes that are recorded
