@@ -19,7 +19,7 @@ VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' tandem_client/__init_
 CLUSTER_TESTS := tests/e2e/hosts tests/e2e/two_hosts tests/e2e/test_scaling.py \
 	tests/e2e/test_rollout.py tests/e2e/test_sleep.py tests/e2e/test_two_routers.py \
 	tests/e2e/test_ray_chaos.py tests/e2e/test_rolling_restart.py tests/e2e/test_console.py \
-	tests/e2e/test_ray_dashboard.py
+	tests/e2e/test_ray_dashboard.py tests/e2e/test_faults.py
 # Two tests at a time, with real clusters first; one at a time if ARGS selects tests.
 BESIDE = $(if $(ARGS),,--durations 15 --durations-min 5 -n 2 --dist loadscope --no-loadscope-reorder tests/e2e tests)
 # The code of the public API lives in the client's package and is registered under its path there, so
@@ -38,7 +38,7 @@ endef
 .PHONY: help install serve test lint types contracts protos protos-check docs-check tests coverage \
 	test-cluster test-clients test-gpu bench-gpu test-oldest constraints helm-schema helm-golden helm-dashboard reference sbom wheels image demo-model \
 	bench-engine bench-host bench-guided bench-schemas bench-soak bench-peers bench-burst bench-itl bench-claims bench-router bench-overload bench-refusals bench-journal bench-observing bench-streams \
-	bench-failover bench-router-death bench-transfer bench-report fuzz soak-transfer chaos clean
+	bench-failover bench-faults bench-router-death bench-transfer bench-report fuzz soak-transfer chaos clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -77,7 +77,7 @@ tests: $(VENV)/.installed-dev  ## all tests; ARGS="-k NAME" for some
 coverage:  ## all tests with line coverage; Python takes twice as long
 	$(MAKE) tests ARGS='--cov --cov-report=term:skip-covered $(ARGS)'
 
-test-cluster: $(VENV)/.installed-dev  ## several hosts, a lost head, pools that grow, shrink and sleep, rollouts, restarts, two routers, the console: real Ray, minutes
+test-cluster: $(VENV)/.installed-dev  ## several hosts, a lost head, pools that grow, shrink and sleep, rollouts, restarts, two routers, the console, why TTFT rose: real Ray, minutes
 	$(BIN)/python -m pytest $(CLUSTER_TESTS) $(ARGS)
 
 test-clients: $(VENV)/.installed-dev .venv-clients/load-clients/.installed .venv-clients/gateways/.installed .venv-clients/vllm/.installed  ## guidellm, AIPerf, vLLM's bench, lm-eval, LiteLLM, LangChain against a running cluster
@@ -186,6 +186,9 @@ bench-streams: $(VENV)/.installed  ## 2,000 open streams on one router; ARGS="--
 
 bench-failover: $(VENV)/.installed  ## pauses of streams whose decode replica dies; ARGS="--fault freeze"
 	$(BIN)/python -m bench.failover.main --results bench/results $(ARGS)
+
+bench-faults: $(VENV)/.installed  ## calm traffic, then TTFT that rises; ARGS="slow-prefill", tenant-burst or kv-full
+	$(BIN)/python -m bench.faults.main $(ARGS)
 
 bench-transfer: $(VENV)/.installed  ## measure the hand-over of KV against its floor
 	$(BIN)/python -m bench.transfer.main $(ARGS)

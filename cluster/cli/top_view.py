@@ -6,6 +6,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from textwrap import wrap
 from typing import Any
 
 from cluster.console.words import plain
@@ -13,6 +14,8 @@ from cluster.telemetry.requests.itl import rank
 from protos import router_pb2
 
 _SLOWEST = 8
+# The width of a sentence, in characters.
+_TEXT_COLUMNS = 90
 Row = dict[str, Any]
 
 
@@ -34,29 +37,25 @@ def sections_of(
 ) -> list[TopTable]:
     """All tables; `rows` are those of requests that arrived in the last `since_s` seconds.
 
-    `rises` are those of `cluster/console/ttft_rise.py`; without any, their table is left out.
+    `rises` are those of `cluster/console/ttft_rise.py`.
     """
     tables = [_pools(status), _replicas(status), _endpoints(rows, since_s), _slowest(rows)]
-    return [_rises(rises), *tables] if rises else tables
+    return [_rises(rises), *tables]
 
 
 def _rises(rises: Sequence[Row]) -> TopTable:
     lines = []
     for rise in rises:
-        begin, end = (time.strftime("%H:%M", time.localtime(rise[at])) for at in ("begin", "end"))
-        took = f"{_ms(rise['usual_s'])} -> {_ms(rise['slow_s'])}"
-        parts = ("stages", "pools", "replicas", "tenants", "reasons")
-        shares = (_largest(rise[part]) for part in parts)
-        lines.append((plain(rise["endpoint"]), f"{begin} to {end}", took, *shares))
-    columns = ("endpoint", "slow from", "TTFT", "stage", "pool", "replica", "tenant", "waited for")
-    return TopTable("why first tokens got slow (share of the added time)", columns, lines, 8)
-
-
-def _largest(shares: Sequence[Row]) -> str:
-    """The part that has most of a rise; a share may be above 1 where others fell."""
-    if not shares or shares[0]["share"] <= 0:
-        return "-"
-    return f"{plain(shares[0]['name'])} {min(1.0, shares[0]['share']):.0%}"
+        endpoint = plain(rise["endpoint"])
+        begin, end = (time.strftime("%X", time.localtime(rise[at])) for at in ("begin", "end"))
+        told = {"cause": rise["words"], "when": f"{begin} to {end}", **rise["facts"]}
+        for name, text in told.items():
+            for part in wrap(plain(text), _TEXT_COLUMNS):
+                lines.append((endpoint, name, part))
+                endpoint = name = ""
+    if not lines:
+        lines.append(("all", "cause", "TTFT is as usual: no time of the last 15 minutes was slow."))
+    return TopTable("why first tokens got slow", ("endpoint", "", "what is known"), lines, 3)
 
 
 def _pools(status: router_pb2.StatusResponse) -> TopTable:

@@ -1,48 +1,34 @@
 """Says why TTFT rose: by stage, pool, replica, tenant, and the reason of waits. Pure.
 
-The slow time is the span whose mean TTFT differs most from that of the rest, weighted by its
-requests (Kulldorff, Huang and Konty, "A scan statistic for continuous data based on the normal
-probability model", 2009). It is compared with all other requests of the window.
+The slow time of an endpoint is compared with all other requests of the window.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field
-from statistics import fmean
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from cluster.console.rise_cause import RiseCause, cause_of, facts_of, in_ms, sentence_of
+from cluster.console.rise_shares import RiseShare, mean_s, of_tenants, on_replicas, parts
+from cluster.console.slow_span import slow_span
 from cluster.console.time_series import STEP_S
 from cluster.console.ttft_sample import STAGES, TtftSample
 
-# The least of a rise that is explained: a factor, seconds, and requests inside and outside.
-_LEAST_FACTOR = 1.3
-_LEAST_S = 0.005
-_LEAST_REQUESTS = 5
-# Bound: groups that are named, the largest first.
-_MOST_NAMED = 6
-
-
-@dataclass(frozen=True, slots=True)
-class RiseShare:
-    """What one stage, pool, replica, tenant or reason has of a rise.
-
-    `share` is of the added TTFT. `slow_s` and `usual_s` are the means in the slow time and beside
-    it. `requests` is the share of the slow requests. `load` is its prompt tokens per second in the
-    slow time over those beside it, None where there were none.
-    """
-
-    name: str
-    share: float
-    slow_s: float
-    usual_s: float | None
-    requests: float | None = None
-    load: float | None = None
+# The least of a rise that is explained: a factor, and seconds.
+_LEAST_FACTOR = 1.5
+_LEAST_S = 0.02
+# A rise goes on if it ended at most so long before the newest first token.
+_GOES_ON_S = 3 * STEP_S
 
 
 @dataclass(frozen=True, slots=True)
 class TtftRise:
-    """A rise of the TTFT of an endpoint, from `begin` to `end` (seconds since the epoch)."""
+    """A rise of the TTFT of an endpoint, from `begin` to `end` (seconds since the epoch).
+
+    `words` say all of it in a few sentences, and `facts` in a few words for each question. Both are
+    the same in the console and in `tandem top`.
+    """
 
     endpoint: str
     begin: float
@@ -50,6 +36,9 @@ class TtftRise:
     slow_s: float
     usual_s: float
     requests: int
+    cause: RiseCause
+    words: str
+    facts: dict[str, str]
     stages: list[RiseShare] = field(default_factory=list)
     pools: list[RiseShare] = field(default_factory=list)
     replicas: list[RiseShare] = field(default_factory=list)
@@ -66,119 +55,66 @@ def rises(samples: Sequence[TtftSample], most: int = 4) -> list[TtftRise]:
     by_endpoint: dict[str, list[TtftSample]] = {}
     for one in samples:
         by_endpoint.setdefault(one.endpoint, []).append(one)
-    found = [rise for group in by_endpoint.values() if (rise := _rise(group)) is not None]
+    found = [rise for one in by_endpoint.values() if (rise := _rise(one, samples)) is not None]
     found.sort(key=lambda rise: -(rise.slow_s - rise.usual_s) * rise.requests)
-    return found[:most]
+    return [_beside(rise, found) for rise in found[:most]]
 
 
-def _rise(samples: Sequence[TtftSample]) -> TtftRise | None:
+def _rise(samples: Sequence[TtftSample], everything: Sequence[TtftSample]) -> TtftRise | None:
     span = slow_span([(one.at, one.ttft_s) for one in samples])
     if span is None:
         return None
     begin, end = span
     slow = [one for one in samples if begin <= one.at < end]
     usual = [one for one in samples if not begin <= one.at < end]
-    slow_s, usual_s = (fmean(one.ttft_s for one in group) for group in (slow, usual))
-    if slow_s < _LEAST_FACTOR * usual_s or slow_s - usual_s < _LEAST_S:
+    added_s = mean_s(slow) - mean_s(usual)
+    if added_s < max(_LEAST_S, (_LEAST_FACTOR - 1) * mean_s(usual)):
         return None
-    times = end - begin, max(STEP_S, _length(samples) - (end - begin))
+    return _explained(span, slow, usual, everything)
+
+
+def _explained(
+    span: tuple[float, float],
+    slow: Sequence[TtftSample],
+    usual: Sequence[TtftSample],
+    everything: Sequence[TtftSample],
+) -> TtftRise:
+    """The rise in that span, with the requests of its endpoint in it and beside it."""
+    begin, end = span
+    slow_s, usual_s = mean_s(slow), mean_s(usual)
+    stages = parts(slow, usual, lambda one: dict(zip(STAGES, one.stages, strict=True)))
+    pools = parts(slow, usual, TtftSample.by_pool)
+    replicas = on_replicas(slow, usual, pools[0].name)
+    tenants = of_tenants(slow, usual, everything, span)
+    waits = parts(
+        slow, usual, lambda one: {one.waited_for: one.stages[0]} if one.waited_for else {}
+    )
+    cause = cause_of(len(slow), stages, pools, replicas, tenants, waits)
+    facts = facts_of(cause, stages, pools, replicas, tenants)
+    endpoint, goes_on = slow[0].endpoint, max(one.at for one in everything) - end < _GOES_ON_S
+    length = f"{_length(end - begin)}"
+    when = (
+        f"has been high for {length}" if goes_on else f"was high for {length}, and is as usual now"
+    )
+    took = f"{in_ms(slow_s)} in the mean of {len(slow)} requests instead of {in_ms(usual_s)}"
+    words = f"TTFT of {endpoint} {when}: {took}. {sentence_of(cause, facts)}"
     return TtftRise(
-        samples[0].endpoint,
-        begin,
-        end,
-        slow_s,
-        usual_s,
-        len(slow),
-        _parts(slow, usual, lambda one: dict(zip(STAGES, one.stages, strict=True))),
-        _parts(slow, usual, TtftSample.by_pool),
-        _groups(slow, usual, usual_s, times, lambda one: one.replica),
-        _groups(slow, usual, usual_s, times, lambda one: one.tenant),
-        _parts(slow, usual, lambda one: {one.waited_for: one.stages[0]} if one.waited_for else {}),
+        *(endpoint, begin, end, slow_s, usual_s, len(slow), cause, words, facts),
+        *(stages, pools, replicas, tenants, waits),
     )
 
 
-def slow_span(values: Iterable[tuple[float, float]]) -> tuple[float, float] | None:
-    """The span of steps in which the values differ most upwards; None where there are too few."""
-    steps: dict[int, list[float]] = {}
-    for at, value in values:
-        steps.setdefault(int(at // STEP_S), []).append(value)
-    numbers = sorted(steps)
-    counts, sums = [0], [0.0]
-    for number in numbers:
-        counts.append(counts[-1] + len(steps[number]))
-        sums.append(sums[-1] + sum(steps[number]))
-    best, found = 0.0, None
-    for begin in range(len(numbers)):
-        for end in range(begin + 1, len(numbers) + 1):
-            inside = counts[end] - counts[begin]
-            outside = counts[-1] - inside
-            if inside < _LEAST_REQUESTS or outside < _LEAST_REQUESTS:
-                continue
-            total = sums[end] - sums[begin]
-            difference = total / inside - (sums[-1] - total) / outside
-            weight = difference * difference * inside * outside / counts[-1]
-            if difference > 0 and weight > best:
-                best, found = weight, (numbers[begin], numbers[end - 1] + 1)
-    return None if found is None else (found[0] * STEP_S, found[1] * STEP_S)
+def _beside(rise: TtftRise, found: Sequence[TtftRise]) -> TtftRise:
+    """The rise with the names of the other endpoints that were slow at that time."""
+    others = [
+        one.endpoint
+        for one in found
+        if one is not rise and one.begin < rise.end and rise.begin < one.end
+    ]
+    if not others:
+        return rise
+    return replace(rise, words=f"{rise.words} Slow at that time, too: {', '.join(others)}.")
 
 
-def _parts(
-    slow: Sequence[TtftSample],
-    usual: Sequence[TtftSample],
-    parts_of: Callable[[TtftSample], dict[str, float]],
-) -> list[RiseShare]:
-    """The shares of parts into which each TTFT falls."""
-    sums: dict[str, list[float]] = {}
-    for which, group in enumerate((slow, usual)):
-        for one in group:
-            for name, seconds in parts_of(one).items():
-                sums.setdefault(name, [0.0, 0.0])[which] += seconds
-    added_s = fmean(one.ttft_s for one in slow) - fmean(one.ttft_s for one in usual)
-    found = []
-    for name, (slow_sum, usual_sum) in sums.items():
-        slow_s, usual_s = slow_sum / len(slow), usual_sum / len(usual)
-        found.append(RiseShare(name, (slow_s - usual_s) / added_s, slow_s, usual_s))
-    return _largest(found)
-
-
-def _groups(
-    slow: Sequence[TtftSample],
-    usual: Sequence[TtftSample],
-    usual_s: float,
-    times: tuple[float, float],
-    name_of: Callable[[TtftSample], str],
-) -> list[RiseShare]:
-    """The shares of groups of requests; `times` are the lengths of the slow and the other time."""
-    groups: dict[str, tuple[list[TtftSample], list[TtftSample]]] = {}
-    for which, samples in enumerate((slow, usual)):
-        for one in samples:
-            groups.setdefault(name_of(one), ([], []))[which].append(one)
-    added_s = sum(one.ttft_s - usual_s for one in slow)
-    found = []
-    for name, (here, before) in groups.items():
-        if not here:
-            continue
-        loads = [
-            sum(one.prompt_tokens for one in group) / seconds
-            for group, seconds in zip((here, before), times, strict=True)
-        ]
-        found.append(
-            RiseShare(
-                name,
-                sum(one.ttft_s - usual_s for one in here) / added_s,
-                fmean(one.ttft_s for one in here),
-                fmean(one.ttft_s for one in before) if before else None,
-                len(here) / len(slow),
-                loads[0] / loads[1] if loads[1] else None,
-            )
-        )
-    return _largest(found)
-
-
-def _largest(found: Iterable[RiseShare]) -> list[RiseShare]:
-    return sorted(found, key=lambda one: -one.share)[:_MOST_NAMED]
-
-
-def _length(samples: Sequence[TtftSample]) -> float:
-    times = [one.at for one in samples]
-    return max(times) - min(times)
+def _length(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"

@@ -10,8 +10,11 @@ from cluster.telemetry.requests.row import ChoiceRow, RequestRow
 from cluster.telemetry.requests.stages import stages_of
 
 STAGES = ("admission", "failover", "prefill_queue", "prefill", "first_flush")
-# The waits in the router that capacity of the decode pool ends.
-_OF_DECODE = ("itl", "kv_blocks", "decode_batch")
+# The pools whose capacity ends a wait in the router.
+_POOL_OF_WAIT = {
+    **dict.fromkeys(("itl", "kv_blocks", "decode_batch"), "decode"),
+    **dict.fromkeys(("ttft", "batch_prompts"), "prefill"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +22,7 @@ class TtftSample:
     """One TTFT at `at` (seconds since the epoch), and its parts in the order of `STAGES`.
 
     `waited_for` is the reason of a wait in the router. `replica` computed the prompt, and `local`
-    says that it was a decode replica.
+    says that it was a decode replica. `decode_replica` generates.
     """
 
     at: float
@@ -31,6 +34,7 @@ class TtftSample:
     prompt_tokens: int = 0
     waited_for: str = ""
     local: bool = False
+    decode_replica: str = ""
 
     @classmethod
     def of_row(cls, row: RequestRow) -> Self | None:
@@ -74,18 +78,34 @@ class TtftSample:
             prompt_tokens or 0,
             waited_for or "",
             choice.route == "local",
+            choice.decode_replica,
         )
+
+    @property
+    def token_s(self) -> float | None:
+        """Seconds of prefill for a prompt token; None where that is not known."""
+        prefill_s = self.stages[STAGES.index("prefill")]
+        return prefill_s / self.prompt_tokens if prefill_s and self.prompt_tokens else None
 
     def by_pool(self) -> dict[str, float]:
         """The TTFT in seconds by the part of the cluster that it was spent in, or waited for."""
         admission_s, failover_s, queue_s, prefill_s, flush_s = self.stages
         pool = "decode" if self.local else "prefill"
         found = {pool: queue_s + prefill_s}
-        waited = "router"
-        if self.waited_for in _OF_DECODE:
-            waited = "decode"
-        elif self.waited_for in ("ttft", "batch_prompts"):
-            waited = "prefill"
+        waited = _POOL_OF_WAIT.get(self.waited_for, "router")
         for name, seconds in ((waited, admission_s), ("router", failover_s + flush_s)):
             found[name] = found.get(name, 0.0) + seconds
         return found
+
+    def in_pool(self, pool: str) -> tuple[str, float] | None:
+        """The replica of a pool that it was on, with the seconds there and of its wait for decode.
+
+        A wait for prefill ends on any replica, so it counts for none.
+        """
+        admission_s, _, queue_s, prefill_s, _ = self.stages
+        if pool == "prefill":
+            return None if self.local else (self.replica, queue_s + prefill_s)
+        if pool != "decode":
+            return None
+        waited_s = admission_s if _POOL_OF_WAIT.get(self.waited_for) == "decode" else 0.0
+        return self.decode_replica, waited_s + (queue_s + prefill_s if self.local else 0.0)

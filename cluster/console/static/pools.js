@@ -2,11 +2,13 @@
 
 import { act, confirmAct } from "./access.js";
 import { byId, el, fillBar, keyed, say, show } from "./dom.js";
-import { count, rate, seconds, short } from "./format.js";
+import { count, percent, rate, seconds, short } from "./format.js";
 import { state } from "./feed.js";
+import { shownRise } from "./rise.js";
 
 // Orphaned blocks are among the others, and in no part of the bar.
 const BLOCKS = ["running", "leased", "quarantined", "cached"];
+const POOLS = { prefill: "Prefill", decode: "Decode" };
 /** The health of a replica in words. */
 export const HEALTH = { ok: "healthy", leaving: "leaves", lost: "no answer" };
 const SVG = "http://www.w3.org/2000/svg";
@@ -17,6 +19,7 @@ export function drawPools() {
   const inPrefill = ([, one]) => one.role === "prefill";
   keyed(byId("pool-prefill"), replicas.filter(inPrefill), ([id]) => id, card, update);
   keyed(byId("pool-decode"), replicas.filter((one) => !inPrefill(one)), ([id]) => id, card, update);
+  for (const pool of ["prefill", "decode"]) mark(pool, shownRise());
   const least = state.settings.least_replicas ?? {};
   say(byId("missing"), `No healthy replica: ${state.missing.join(", ")}.`);
   show(byId("missing"), state.missing.length > 0);
@@ -25,6 +28,14 @@ export function drawPools() {
   const starting = (state.cluster.starting ?? []).map((one) => `${short(one.id)} starts: ${one.progress}. `).join("");
   say(byId("pool-note"), `${starting}${routers} ${routers === 1 ? "router" : "routers"}; wanted at least: ${wanted || "nothing"}. ${state.cluster.launched ? "Drain lets a replica's work end; kill ends it as kill -9 does. Ray Serve starts another one, and streams go on." : "Replicas can be drained and killed here in a cluster of tandem serve."}`);
   drawLinks();
+}
+
+/** Says at the head of a pool that the rise of TTFT comes from there. */
+function mark(pool, rise) {
+  const title = byId(`pool-${pool}`).previousElementSibling;
+  const here = rise?.cause.pool === pool;
+  say(title, here ? `${POOLS[pool]}: ${percent(Math.min(1, rise.pools[0].share))} of the added TTFT of ${rise.endpoint}` : POOLS[pool]);
+  title.classList.toggle("cause", here);
 }
 
 function card([id]) {
@@ -53,7 +64,13 @@ function update(child, [id, one]) {
   const [head, facts, blocks, line, acts] = child.children;
   const moved = one.home !== one.role ? `, at home in ${one.home}` : "";
   const version = one.config && one.config !== state.settings.version ? `, version ${one.config}` : "";
-  say(head.lastElementChild, `${one.stalled ? "stalled" : HEALTH[one.health]} · ${one.role}${moved}${version}`);
+  const rise = shownRise();
+  const slow = rise?.cause.replica === id;
+  const full = one.blocks.total > 0 && one.blocks.promised >= 0.85 * one.blocks.total;
+  child.classList.toggle("cause", slow);
+  child.classList.toggle("short", full);
+  const marks = `${slow ? `slow: ${seconds(rise.replicas[0].slow_s)} a request · ` : ""}${full ? "KV nearly full · " : ""}`;
+  say(head.lastElementChild, `${marks}${one.stalled ? "stalled" : HEALTH[one.health]} · ${one.role}${moved}${version}`);
   child.classList.toggle("unwell", one.health !== "ok" || one.stalled);
   const values = facts.querySelectorAll("dd");
   say(values[0], `${count(one.waiting)} waiting`);
@@ -63,7 +80,7 @@ function update(child, [id, one]) {
   const total = one.blocks.total;
   const parts = BLOCKS.map((name) => [`kv-${name}`, one.blocks[name], `${name} ${count(one.blocks[name])}`]);
   const held = [...BLOCKS, "orphaned"].filter((name) => one.blocks[name]).map((name) => `${count(one.blocks[name])} ${name}`).join(", ");
-  const text = total ? `KV: ${held || "empty"}; ${count(total)} blocks` : "no KV blocks";
+  const text = total ? `KV: ${held || "empty"}; ${count(total)} blocks${one.blocks.promised ? `, ${count(one.blocks.promised)} promised to requests` : ""}` : "no KV blocks";
   say(blocks, text);
   line.setAttribute("aria-label", text);
   fillBar(line, parts, total);

@@ -3,6 +3,7 @@
 import { byId, el, fillBar, keyed, say } from "./dom.js";
 import { count, percent } from "./format.js";
 import { state } from "./feed.js";
+import { shownRise } from "./rise.js";
 
 const CAPS = ["concurrent", "waiting_tokens", "kv_tokens"];
 
@@ -11,12 +12,15 @@ export function drawTenants() {
   const names = [...new Set([...Object.keys(state.tenants), ...Object.keys(state.served)])].sort();
   const whole = Object.values(state.served).reduce((sum, tokens) => sum + tokens, 0);
   const rows = names.map((name) => [name, { ...state.tenants[name], work: state.served[name] ?? 0 }]);
-  keyed(byId("tenant-rows"), rows, ([name]) => name, create, (child, [, one]) => update(child, one, whole));
+  keyed(byId("tenant-rows"), rows, ([name]) => name, create, (child, [name, one]) => {
+    say(child.firstElementChild.lastElementChild, shownRise()?.cause.tenant === name ? " sent more than usual" : "");
+    update(child, one, whole);
+  });
 }
 
 function create([name]) {
   const cell = () => el("td", {}, el("span"), el("span", { class: "bar", role: "img" }));
-  return el("tr", {}, el("th", { scope: "row" }, name), el("td", { class: "number" }), cell(), ...CAPS.map(cell));
+  return el("tr", {}, el("th", { scope: "row" }, name, el("span", { class: "cause" })), el("td", { class: "number" }), cell(), ...CAPS.map(cell));
 }
 
 function update(child, one, whole) {

@@ -23,7 +23,7 @@ _LOAD = (
     *("waiting", "running", "streams", "batch_limit", "step_s", "prompt_tokens_due"),
     *("prompt_tokens_per_s", "queued_prefill_s", "stalled"),
 )
-_BLOCKS = ("total", "free", "cached", "leased", "quarantined", "orphaned")
+_BLOCKS = ("total", "free", "cached", "leased", "quarantined", "orphaned", "promised")
 _TENANTS_SHOWN = 64
 
 

@@ -73,16 +73,24 @@ def test_endpoints_and_the_slowest_come_from_rows():
     )
 
 
-def test_a_rise_names_the_largest_part_of_each_kind():
-    share = {"name": "prefill", "share": 0.876, "slow_s": 0.9, "usual_s": 0.1}
-    rise = {"endpoint": "chat", "begin": 0.0, "end": 60.0, "slow_s": 1.25, "usual_s": 0.25}
-    rise |= {"stages": [share], "pools": [share | {"share": 1.2}], "replicas": [], "reasons": []}
-    first, *others = sections_of(STATUS, [], 60.0, [rise | {"tenants": [share | {"share": -0.1}]}])
-    (row,) = first.rows
-    assert row[0] == "chat" and row[2:] == (
-        *("250 ms -> 1,250 ms", "prefill 88%", "prefill 100%", "-", "-", "-"),
-    )
+def test_a_rise_is_told_in_words_and_by_question():
+    facts = {"stage": "prefill itself (88%)", "pool": "prefill", "replica": "p-0", "tenant": "none"}
+    words = "TTFT of chat has been high: " + 10 * "a word and another one, "
+    rise = {"endpoint": "chat", "begin": 0.0, "end": 60.0, "words": words, "facts": facts}
+    first, *others = sections_of(STATUS, [], 60.0, [rise, rise | {"endpoint": "score\x1b"}])
+    assert [row[0] for row in first.rows if row[0]] == ["chat", "score\N{REPLACEMENT CHARACTER}"]
+    half = first.rows[: len(first.rows) // 2]
+    assert [row[1] for row in half if row[1]] == ["cause", "when", *facts]
+    assert " ".join(row[2] for row in half).startswith(words.strip())
+    assert ("", "replica", "p-0") in half
     assert len(others) == 4
+
+
+def test_without_a_rise_it_says_so():
+    first, *_ = sections_of(STATUS, [], 60.0)
+    assert [row[2] for row in first.rows] == [
+        "TTFT is as usual: no time of the last 15 minutes was slow."
+    ]
 
 
 @pytest.mark.parametrize("wrong", ["0", "-1", "soon", "1e9", "nan"])

@@ -1,0 +1,53 @@
+"""The faults: the cluster that shows each of them, its calm traffic, and what the fault adds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+FaultName = Literal["slow-prefill", "tenant-burst", "kv-full"]
+CHAT, COMPLETIONS = "chat", "completions"
+TENANTS = ("acme", "globex", "initech")
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """Requests of one tenant at one endpoint: Poisson arrivals at `rate` per second.
+
+    Prompts have about `prompt` tokens, answers `answer` tokens. `at_once` bounds what runs.
+    """
+
+    tenant: str
+    endpoint: str
+    rate: float
+    prompt: int = 420
+    answer: int = 24
+    at_once: int = 48
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """One fault. `stopped` is the share of time in which one prefill replica stands still."""
+
+    cause: str
+    extra: tuple[Flow, ...] = ()
+    stopped: float = 0.0
+    kv_blocks: int = 2000
+    calm: tuple[Flow, ...] = tuple(
+        Flow(tenant, endpoint, 0.5) for tenant in TENANTS for endpoint in (CHAT, COMPLETIONS)
+    )
+
+
+SCENES: Mapping[FaultName, Scene] = {
+    "slow-prefill": Scene("one prefill replica gets a tenth of its CPU time", stopped=0.9),
+    "tenant-burst": Scene(
+        "the tenant initech sends many long prompts",
+        extra=(Flow("initech", COMPLETIONS, 16.0, prompt=1500, answer=8, at_once=32),),
+    ),
+    "kv-full": Scene(
+        "long answers fill the KV blocks of the decode replicas",
+        extra=(Flow("initech", CHAT, 3.0, answer=500),),
+        kv_blocks=300,
+    ),
+}
