@@ -24,6 +24,8 @@ class DecodeAdmission:
         self._batching = batching
         self._max_waiting = max_waiting
         self._offers: list[DecodeEntry] = []
+        # The offers that no grant has seen.
+        self._new: list[DecodeEntry] = []
         self._blocked: DecodeEntry | None = None
         self._last_no = 0
 
@@ -38,7 +40,9 @@ class DecodeAdmission:
 
     def offer(self, sequence: Sequence, now: float) -> None:
         """Queue a request whose KV waits elsewhere; Overloaded if the queue is full."""
-        self._offers.append(self.enter(sequence, now, local=False))
+        entry = self.enter(sequence, now, local=False)
+        self._offers.append(entry)
+        self._new.append(entry)
 
     def forget(self, entry: DecodeEntry) -> None:
         """Forget a request that has gone, in any state."""
@@ -80,10 +84,15 @@ class DecodeAdmission:
         for entry in self._joining():
             # A prompt that is next in order, and has waited longer for blocks.
             earlier = self._blocked is not None and self._blocked.rank < entry.rank
-            if earlier or self._entries.preempted_before(entry) or not self._slots.receive(entry):
+            if earlier or self._entries.preempted_before(entry):
+                entry.waited_for = "earlier"
+                break
+            if not self._slots.receive(entry):
+                entry.waited_for = self._slots.shortage
                 break
             self._offers.remove(entry)
             granted.append(entry.sequence)
+        self._note_waits()
         return granted
 
     def restart_preempted(self) -> None:
@@ -113,6 +122,14 @@ class DecodeAdmission:
             self._blocked = entry
             return 0
         return entry.sequence.remaining
+
+    def _note_waits(self) -> None:
+        """Note what the new offers wait for that are not the next."""
+        for entry in self._new:
+            if entry.state is DecodeState.WAITING and entry.waited_for == "nothing":
+                may_join = self._batching.may_join(entry.sequence.owner)
+                entry.waited_for = "earlier" if may_join else "batch"
+        self._new.clear()
 
     def _joining(self) -> list[DecodeEntry]:
         """The offers that may join now, by rank."""

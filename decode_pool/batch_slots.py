@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from decode_pool.batch_size import BatchSize
-from decode_pool.entry import DecodeEntries, DecodeEntry, DecodeState
+from decode_pool.entry import DecodeEntries, DecodeEntry, DecodeState, DecodeWait
 from engine.kv.block_pool import BlockPhase, BlockPool
 from engine.scheduling.prefix_cache import PrefixCache
 from engine.types.sequence import Sequence, Span
@@ -68,6 +68,11 @@ class BatchSlots:
         self._pool.set_phase(sequence.owner, BlockPhase.LEASED)
         entry.state = DecodeState.ARRIVING
         return True
+
+    @property
+    def shortage(self) -> DecodeWait:
+        """What a request lacks that got no blocks: a slot, or else blocks."""
+        return "slots" if self.taken >= self._batch.limit else "blocks"
 
     def idle(self) -> list[DecodeEntry]:
         """Running requests that a step or a pass could take up, by rank."""

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from operator import attrgetter
+from typing import Literal
 
 from engine.types.sequence import Sequence
 
@@ -21,13 +22,18 @@ class DecodeState(Enum):
     PREEMPTED = "preempted"
 
 
+# What an offer of KV waits for: free blocks, a free slot in the batch, the next batch, or requests
+# before it that find no room themselves. An offer that is taken at once waits for nothing.
+DecodeWait = Literal["nothing", "blocks", "slots", "batch", "earlier"]
+
+
 @dataclass(slots=True)
 class DecodeEntry:
     """A request's sequence, arrival (by number and by the clock, in seconds), and state.
 
     `local`: this replica computes the prompt. `preemptions` counts how often the request lost its
-    blocks. `rank` is the sort key: the smallest goes first, the largest is preempted; batch is
-    last.
+    blocks. `waited_for` is what it waited for last. `rank` is the sort key: the smallest goes
+    first, the largest is preempted; batch is last.
     """
 
     sequence: Sequence
@@ -36,6 +42,7 @@ class DecodeEntry:
     local: bool = False
     state: DecodeState = DecodeState.WAITING
     preemptions: int = 0
+    waited_for: DecodeWait = "nothing"
     rank: tuple[bool, int] = field(init=False)
 
     def __post_init__(self) -> None:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from decode_pool.entry import DecodeWait
 from decode_pool.step_tally import StepCount
 from engine.errors import Internal, TandemError
 from engine.text.completion import ChoiceText
@@ -16,6 +17,7 @@ from engine.types.sequence import FinishReason, SampledToken, Sequence
 log = logging.getLogger(__name__)
 
 NOW = 0.0
+_NO_STEPS = StepCount()
 Ready = Callable[[float], None]
 
 
@@ -47,8 +49,9 @@ class DecodeJob:
     Tokens that were not sent yet are merged, so a slow reader gets bigger pieces; `max_tokens`
     bounds them. The prompt of a `local` job is computed here, and its first token sampled. A
     sequence with output has failed over: another replica sent that output, and the job goes on
-    after it. `drained` resolves when the last token was collected, or fails with the request's
-    error. `stepped_from` has the replica's steps before its own, and `steps` its own when it ended.
+    after it. `waited_for` is what its offer of KV waited for. `drained` resolves when the last
+    token was collected, or fails with the request's error. `stepped_to` counts the replica's steps
+    up to its last token. `steps` are its own when it ended: those in which it had a token.
     """
 
     def __init__(
@@ -69,10 +72,11 @@ class DecodeJob:
         self.granted: asyncio.Future[None] = loop.create_future()
         self.drained: asyncio.Future[None] = loop.create_future()
         self.offered = False
+        self.waited_for: DecodeWait = "nothing"
         self.finished = False
         self.preemptions = 0
-        self.stepped_from: StepCount | None = None
-        self.steps = StepCount()
+        self.stepped_to = self._stepped_from = _NO_STEPS
+        self.steps = _NO_STEPS
         self.straggler_steps = 0
         self.recomputed_tokens = 0
         self._completion = completion
@@ -103,6 +107,16 @@ class DecodeJob:
         self.sequence.tokens.append(token.token)
         self._unread.append(token)
         self.finished = self._completion.ends_with(token.token)
+
+    def begin_steps(self, before: StepCount) -> None:
+        """Note that the request takes part in the steps behind `before`, and left out some."""
+        self.end_steps()
+        self._stepped_from = before
+
+    def end_steps(self) -> None:
+        """Add the last steps that followed each other to `steps`."""
+        self.steps = self.steps.plus(self.stepped_to.since(self._stepped_from))
+        self._stepped_from = self.stepped_to
 
     def read(self) -> None:
         """Turn the taken tokens into text to be collected; a stop string sets `finished` too.

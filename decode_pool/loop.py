@@ -77,6 +77,7 @@ class DecodeLoop(PoolLoop[DecodeJob]):
         self._tell_granted(self._scheduler.grant())
         self.wakeup.set()
         await job.granted
+        job.waited_for = self._scheduler.waited_for(job.sequence.owner)
 
     def release(self, job: DecodeJob) -> None:
         """As `PoolLoop.release`; a request that was cancelled may have been preempted."""
@@ -174,7 +175,8 @@ class DecodeLoop(PoolLoop[DecodeJob]):
         disturbed = bool(self._worker.urgency) or disturbed
         before = self._clock.ended(step, self._jobs, disturbed=disturbed)
         if step.prompts:
-            self._scheduler.advanced(step.spans, time.monotonic() - step.began_s)
+            took_s, alone_s = time.monotonic() - step.began_s, self._clock.prompts_s
+            self._scheduler.advanced(step.spans, took_s, alone_s)
             PROMPT_TOKENS.inc(sum(s.count for s in step.spans[: step.prompts]), pool="decode")
             self.pass_ends.tell()
         self._retire(step.spans, computed, before)
@@ -216,7 +218,8 @@ class DecodeLoop(PoolLoop[DecodeJob]):
             return False
         took_s = time.monotonic() - began_s
         self._recompute.computed(took_s)
-        self._scheduler.advanced(run.spans, took_s + (0.0 if used_s else self._clock.step_s))
+        beside_s = 0.0 if used_s else self._clock.step_s
+        self._scheduler.advanced(run.spans, took_s + beside_s, alone_s=took_s)
         if results is not None:
             self._passes.remove(run)
             PROMPT_TOKENS.inc(sum(span.count for span in run.spans), pool="decode")
@@ -244,14 +247,11 @@ class DecodeLoop(PoolLoop[DecodeJob]):
                 job.granted.set_result(None)
 
     def _retire(self, spans: list[Span], results: list[Outcome], before: StepCount) -> None:
-        """Give each request its token; retire requests whose token is the last.
-
-        `before` counts the steps before these spans.
-        """
+        """Give requests their tokens; retire the ended. `before`: the steps before these spans."""
         outcomes = self._collect(spans, results)
         kept = self._scheduler.complete(spans)
         self._ends.tell()
-        ahead = self._steps.is_ahead
+        ahead, after = self._steps.is_ahead, self._clock.tally.count
         for span in kept:
             owner = span.sequence.owner
             job, outcome = self._jobs[owner], outcomes[owner]
@@ -259,9 +259,9 @@ class DecodeLoop(PoolLoop[DecodeJob]):
                 if outcome is not None:
                     self._end(job, outcome)
                 continue
-            if job.stepped_from is None:
-                begun = job.sequence.output_tokens > 0
-                job.stepped_from = before if begun else self._clock.tally.count
+            if job.stepped_to is not before:
+                job.begin_steps(before if job.sequence.output_tokens else after)
+            job.stepped_to = after
             job.take(outcome)
             self._unread.append(job)
             if ahead:
@@ -282,7 +282,7 @@ class DecodeLoop(PoolLoop[DecodeJob]):
     def _end(self, job: DecodeJob, fault: TandemError | None = None) -> None:
         """Retire a request, or fail it; its blocks are free for the next step."""
         owner = job.sequence.owner
-        job.steps = self._clock.tally.count.since(job.stepped_from or self._clock.tally.count)
+        job.end_steps()
         self._count_preemptions(job)
         self._scheduler.remove(owner)
         self.wakeup.set()

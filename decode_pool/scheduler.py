@@ -29,7 +29,7 @@ from decode_pool.admission import DecodeAdmission
 from decode_pool.batch_size import BatchSize
 from decode_pool.batch_slots import BatchSlots
 from decode_pool.batching import Batching, Continuous
-from decode_pool.entry import DecodeEntries, DecodeState
+from decode_pool.entry import DecodeEntries, DecodeState, DecodeWait
 from decode_pool.lost_streams import LostStreams
 from engine.errors import PromptTooLong
 from engine.kv.block_pool import BlockPhase, BlockPool
@@ -110,6 +110,11 @@ class DecodeScheduler(PassScheduler):
         """The number of times that this request lost its blocks; None if it is not here."""
         entry = self._entries.get(owner)
         return None if entry is None else entry.preemptions
+
+    def waited_for(self, owner: str) -> DecodeWait:
+        """What kept this request waiting last; `nothing` if it is not here."""
+        entry = self._entries.get(owner)
+        return "nothing" if entry is None else entry.waited_for
 
     def check_feasible(self, sequence: Sequence) -> None:
         """PromptTooLong if the request could not run to its end even alone."""

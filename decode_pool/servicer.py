@@ -73,7 +73,7 @@ class DecodeServicer:
                 peer = Peer(request.prefill_replica, request.prefill_address)
                 received = await self._receive(job, peer)
                 self._loop.commit(job)
-                sink.put(CallEvent(admitted=_admitted(received)))
+                sink.put(CallEvent(admitted=_admitted(received, job.waited_for)))
                 collect = _tokens_of(job)
             began_s = time.monotonic()
             job.listen(lambda due_s: sink.ready(collect, due_s))
@@ -157,6 +157,7 @@ def _with_first_token(job: DecodeJob, arrived_s: float, granted_s: float) -> Col
             prefill_s=max(0.0, job.first_s - granted_s),
             cached_tokens=job.sequence.cached_tokens or 0,
             passes=job.sequence.passes,
+            share_s=job.sequence.pass_s,
             scores=scores_to_proto(job.sequence.scoring),
         )
         return CallEvent(first_token=first)
@@ -176,11 +177,12 @@ def _to_proto(job: DecodeJob, emission: Emission) -> inference_pb2.Tokens:
     )
 
 
-def _admitted(received: ReceivedKv) -> decode_pb2.Admitted:
+def _admitted(received: ReceivedKv, waited_for: str) -> decode_pb2.Admitted:
     return decode_pb2.Admitted(
         transfer_s=received.transfer_s,
         admission_s=received.admission_s,
         bytes=received.bytes,
+        waited_for=waited_for,
     )
 
 

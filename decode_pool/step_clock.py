@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 class StepClock:
     """The times of the steps of one loop, in seconds (monotonic).
 
-    `step_s` is how long the last step took, 0 where none was before. `tally` counts the steps.
-    `interval` is there on shared cores alone.
+    `step_s` is how long the last step took, 0 where none was before. `prompts_s` is what the
+    prompts had of the last mixed pass. `tally` counts the steps. `interval` is there on
+    shared cores alone.
     """
 
     def __init__(
@@ -38,7 +39,7 @@ class StepClock:
         self._batch = batch
         self._interval = interval
         self._ended_s: float | None = None
-        self.step_s = 0.0
+        self.step_s = self.prompts_s = 0.0
         self.tally = StepTally()
 
     def wait_s(self, urgency: Urgency) -> float | None:
@@ -68,7 +69,9 @@ class StepClock:
         # A step that was launched ahead began with the end of the last.
         took_s = self._ended_s - max(step.began_s, before_s or step.began_s)
         if step.prompts:
-            return self.tally.stepped(step.rows, jobs, self._itl.step_s or took_s)
+            rows_s = min(self._itl.step_s or took_s, took_s)
+            self.prompts_s = took_s - rows_s
+            return self.tally.stepped(step.rows, jobs, rows_s)
         self._stepped(took_s, requests, disturbed=disturbed)
         return self.tally.stepped(step.rows, jobs, took_s)
 

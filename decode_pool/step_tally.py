@@ -30,6 +30,15 @@ class StepCount:
         """The mean number of requests in a step; 0 without a step."""
         return self.requests / self.steps if self.steps else 0.0
 
+    def plus(self, more: StepCount) -> StepCount:
+        """These steps and `more`."""
+        return StepCount(
+            self.steps + more.steps,
+            self.requests + more.requests,
+            self.seconds + more.seconds,
+            self.share_s + more.share_s,
+        )
+
     def since(self, before: StepCount) -> StepCount:
         """The steps after `before`."""
         return StepCount(
@@ -41,7 +50,7 @@ class StepCount:
 
 
 class StepTally:
-    """Sums over all steps, so that a request costs two looks, at its first step and at its end."""
+    """Sums over all steps. A request looks at them where it begins and ends to be in each step."""
 
     def __init__(self) -> None:
         self.count = StepCount()

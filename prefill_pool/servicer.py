@@ -85,6 +85,7 @@ class PrefillServicer:
             prefill_s=first.prefill_s,
             cached_tokens=sequence.cached_tokens or 0,
             passes=sequence.passes,
+            share_s=sequence.pass_s,
             scores=scores_to_proto(sequence.scoring),
         )
         sink.put(CallEvent(first_token=event))

@@ -48,14 +48,16 @@ class DecodeRequest(_message.Message):
     def __init__(self, transfer: _Optional[str] = ..., prompt: _Optional[int] = ..., choice: _Optional[int] = ..., prefill_replica: _Optional[str] = ..., prefill_address: _Optional[str] = ..., request_id: _Optional[str] = ..., traceparent: _Optional[str] = ..., tenant: _Optional[str] = ..., local_prefill: bool = ..., flush_s: _Optional[float] = ..., flush_tokens: _Optional[int] = ..., lane: _Optional[str] = ..., ttft_budget_s: _Optional[float] = ..., progress: bool = ..., urgency: _Optional[_Union[_prefill_pb2.Urgency, str]] = ..., batch_window_s: _Optional[float] = ..., scoring: _Optional[_Union[_prefill_pb2.Scoring, _Mapping]] = ..., output_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Admitted(_message.Message):
-    __slots__ = ("transfer_s", "admission_s", "bytes")
+    __slots__ = ("transfer_s", "admission_s", "bytes", "waited_for")
     TRANSFER_S_FIELD_NUMBER: _ClassVar[int]
     ADMISSION_S_FIELD_NUMBER: _ClassVar[int]
     BYTES_FIELD_NUMBER: _ClassVar[int]
+    WAITED_FOR_FIELD_NUMBER: _ClassVar[int]
     transfer_s: float
     admission_s: float
     bytes: int
-    def __init__(self, transfer_s: _Optional[float] = ..., admission_s: _Optional[float] = ..., bytes: _Optional[int] = ...) -> None: ...
+    waited_for: str
+    def __init__(self, transfer_s: _Optional[float] = ..., admission_s: _Optional[float] = ..., bytes: _Optional[int] = ..., waited_for: _Optional[str] = ...) -> None: ...
 
 class Retired(_message.Message):
     __slots__ = ("preemptions", "decode_s", "steps", "stepping_s", "mean_batch", "share_s", "straggler_steps", "recomputed_tokens")

@@ -25,15 +25,15 @@ _sym_db = _symbol_database.Default()
 from tandem_client.protos import inference_pb2 as tandem__client_dot_protos_dot_inference__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14protos/prefill.proto\x12\x12tandem.internal.v1\x1a$tandem_client/protos/inference.proto\"\xa6\x02\n\x0ePrefillRequest\x12\x10\n\x08transfer\x18\x01 \x01(\t\x12\x0e\n\x06prompt\x18\x02 \x01(\x04\x12\x0e\n\x06\x63hoice\x18\x04 \x01(\r\x12\x16\n\x0e\x64\x65\x63ode_replica\x18\x05 \x01(\t\x12\x15\n\rttft_budget_s\x18\x06 \x01(\x01\x12\x12\n\nrequest_id\x18\x07 \x01(\t\x12\x13\n\x0btraceparent\x18\t \x01(\t\x12\x0e\n\x06tenant\x18\x08 \x01(\t\x12\x0c\n\x04lane\x18\x14 \x01(\t\x12\x10\n\x08progress\x18\x15 \x01(\x08\x12,\n\x07urgency\x18\x16 \x01(\x0e\x32\x1b.tandem.internal.v1.Urgency\x12,\n\x07scoring\x18\x1e \x01(\x0b\x32\x1b.tandem.internal.v1.Scoring\"B\n\x0cSharedPrompt\x12\x0b\n\x03ids\x18\x01 \x03(\r\x12%\n\x08sampling\x18\x02 \x01(\x0b\x32\x13.tandem.v1.Sampling\"d\n\x0ePromptProgress\x12\x10\n\x08\x63omputed\x18\x01 \x01(\r\x12\x0e\n\x06queued\x18\x02 \x01(\x08\x12\x10\n\x08position\x18\x03 \x01(\r\x12\x13\n\x06wait_s\x18\x04 \x01(\x01H\x00\x88\x01\x01\x42\t\n\x07_wait_s\"%\n\x07Scoring\x12\r\n\x05\x66irst\x18\x01 \x01(\r\x12\x0b\n\x03top\x18\x02 \x01(\r\"A\n\x06Scores\x12\x10\n\x08logprobs\x18\x01 \x03(\x02\x12\x0f\n\x07top_ids\x18\x02 \x03(\r\x12\x14\n\x0ctop_logprobs\x18\x03 \x03(\x02\"\xa6\x01\n\nFirstToken\x12!\n\x06tokens\x18\x01 \x01(\x0b\x32\x11.tandem.v1.Tokens\x12\x0f\n\x07queue_s\x18\x02 \x01(\x01\x12\x11\n\tprefill_s\x18\x03 \x01(\x01\x12\x15\n\rcached_tokens\x18\x04 \x01(\r\x12\x0e\n\x06passes\x18\x05 \x01(\x01\x12*\n\x06scores\x18\x1e \x01(\x0b\x32\x1a.tandem.internal.v1.Scores\"\x1b\n\nHandedOver\x12\r\n\x05\x62ytes\x18\x01 \x01(\x04*K\n\x07Urgency\x12\x17\n\x13URGENCY_UNSPECIFIED\x10\x00\x12\x13\n\x0fURGENCY_PRESSED\x10\x01\x12\x12\n\x0eURGENCY_URGENT\x10\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14protos/prefill.proto\x12\x12tandem.internal.v1\x1a$tandem_client/protos/inference.proto\"\xa6\x02\n\x0ePrefillRequest\x12\x10\n\x08transfer\x18\x01 \x01(\t\x12\x0e\n\x06prompt\x18\x02 \x01(\x04\x12\x0e\n\x06\x63hoice\x18\x04 \x01(\r\x12\x16\n\x0e\x64\x65\x63ode_replica\x18\x05 \x01(\t\x12\x15\n\rttft_budget_s\x18\x06 \x01(\x01\x12\x12\n\nrequest_id\x18\x07 \x01(\t\x12\x13\n\x0btraceparent\x18\t \x01(\t\x12\x0e\n\x06tenant\x18\x08 \x01(\t\x12\x0c\n\x04lane\x18\x14 \x01(\t\x12\x10\n\x08progress\x18\x15 \x01(\x08\x12,\n\x07urgency\x18\x16 \x01(\x0e\x32\x1b.tandem.internal.v1.Urgency\x12,\n\x07scoring\x18\x1e \x01(\x0b\x32\x1b.tandem.internal.v1.Scoring\"B\n\x0cSharedPrompt\x12\x0b\n\x03ids\x18\x01 \x03(\r\x12%\n\x08sampling\x18\x02 \x01(\x0b\x32\x13.tandem.v1.Sampling\"d\n\x0ePromptProgress\x12\x10\n\x08\x63omputed\x18\x01 \x01(\r\x12\x0e\n\x06queued\x18\x02 \x01(\x08\x12\x10\n\x08position\x18\x03 \x01(\r\x12\x13\n\x06wait_s\x18\x04 \x01(\x01H\x00\x88\x01\x01\x42\t\n\x07_wait_s\"%\n\x07Scoring\x12\r\n\x05\x66irst\x18\x01 \x01(\r\x12\x0b\n\x03top\x18\x02 \x01(\r\"A\n\x06Scores\x12\x10\n\x08logprobs\x18\x01 \x03(\x02\x12\x0f\n\x07top_ids\x18\x02 \x03(\r\x12\x14\n\x0ctop_logprobs\x18\x03 \x03(\x02\"\xb7\x01\n\nFirstToken\x12!\n\x06tokens\x18\x01 \x01(\x0b\x32\x11.tandem.v1.Tokens\x12\x0f\n\x07queue_s\x18\x02 \x01(\x01\x12\x11\n\tprefill_s\x18\x03 \x01(\x01\x12\x15\n\rcached_tokens\x18\x04 \x01(\r\x12\x0e\n\x06passes\x18\x05 \x01(\x01\x12\x0f\n\x07share_s\x18\x08 \x01(\x01\x12*\n\x06scores\x18\x1e \x01(\x0b\x32\x1a.tandem.internal.v1.Scores\"\x1b\n\nHandedOver\x12\r\n\x05\x62ytes\x18\x01 \x01(\x04*K\n\x07Urgency\x12\x17\n\x13URGENCY_UNSPECIFIED\x10\x00\x12\x13\n\x0fURGENCY_PRESSED\x10\x01\x12\x12\n\x0eURGENCY_URGENT\x10\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'protos.prefill_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_URGENCY']._serialized_start=853
-  _globals['_URGENCY']._serialized_end=928
+  _globals['_URGENCY']._serialized_start=870
+  _globals['_URGENCY']._serialized_end=945
   _globals['_PREFILLREQUEST']._serialized_start=83
   _globals['_PREFILLREQUEST']._serialized_end=377
   _globals['_SHAREDPROMPT']._serialized_start=379
@@ -45,7 +45,7 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SCORES']._serialized_start=588
   _globals['_SCORES']._serialized_end=653
   _globals['_FIRSTTOKEN']._serialized_start=656
-  _globals['_FIRSTTOKEN']._serialized_end=822
-  _globals['_HANDEDOVER']._serialized_start=824
-  _globals['_HANDEDOVER']._serialized_end=851
+  _globals['_FIRSTTOKEN']._serialized_end=839
+  _globals['_HANDEDOVER']._serialized_start=841
+  _globals['_HANDEDOVER']._serialized_end=868
 # @@protoc_insertion_point(module_scope)

@@ -65,6 +65,8 @@ class AdmissionQueue:
             self.assigner.wait_s, lambda request: bool(self.assigner.asleep(request))
         )
         self._arrivals = 0
+        # What the last poll held back in the batch lane (True) and in the others, and when.
+        self._held_back: dict[bool, tuple[float, Reason]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._polled_s = 0.0
 
@@ -120,16 +122,15 @@ class AdmissionQueue:
         listener = None if tell is None else self._positions.listener(request, tell, now)
         left = self.assigner.tokens_left(request) if self._waiting else request.prompt_tokens
         waiting = WaitingRequest(request, left, promised, self._arrivals, decided.set, listener)
-        queued_before = len(self._waiting)
+        wait = QueueWait() if wait is None else wait
         try:
-            return await self._enter(waiting, decided, now)
+            return await self._enter(waiting, decided, now, wait)
         finally:
             self.assigner.settle(waiting)
-            if wait is not None and waiting.reason is not None:
-                wait.reason, wait.queued_before = waiting.reason, queued_before
+            self._note(waiting, wait, now)
 
     async def _enter(
-        self, waiting: WaitingRequest, decided: asyncio.Event, now: float
+        self, waiting: WaitingRequest, decided: asyncio.Event, now: float, wait: QueueWait
     ) -> list[Assignment]:
         tenant, need = waiting.request.tenant, waiting.need
         behind = self._waiting.any_before(waiting)
@@ -148,6 +149,7 @@ class AdmissionQueue:
             raise self.assigner.refusal(waiting.request, capped, now)
         try:
             self._add(waiting, now)
+            self._note(waiting, wait, now)
             await decided.wait()
             return waiting.result()
         except asyncio.CancelledError:
@@ -167,6 +169,18 @@ class AdmissionQueue:
         """Set the gauges to the present state."""
         metrics.WAITING.set(len(self._waiting))
         self.assigner.show()
+
+    def _note(self, waiting: WaitingRequest, wait: QueueWait, since_s: float) -> None:
+        """Note in `wait` what a request waits for that came to the queue at `since_s`, if it did.
+
+        A request whose turn never came waits for what held back the last one before it.
+        """
+        if waiting.queued_before is None:
+            return
+        held_s, reason = self._held_back.get(waiting.request.batch, (since_s, None))
+        behind = waiting.reason_before if held_s <= since_s else reason
+        wait.reason, wait.stood_behind = waiting.reason or behind, waiting.reason is None
+        wait.queued_before, wait.seconds = waiting.queued_before, self._clock() - since_s
 
     def _add(self, waiting: WaitingRequest, now: float) -> None:
         """Put a request in the queue; raises Refused where the queue is full."""
@@ -218,6 +232,8 @@ class AdmissionQueue:
             ahead_s += self._decide(waiting, now, ahead_s)
             if not (waiting.decided or waiting.capped):
                 blocked.add(waiting.reason)
+                if waiting.reason is not None:
+                    self._held_back[waiting.request.batch] = now, waiting.reason
             if waiting.capped:
                 continue
             polled += 1

@@ -26,10 +26,17 @@ class FirstTokenTiming:
 
 @dataclass(slots=True)
 class QueueWait:
-    """What a request waited for in the router's queue, and how many waited there when it came."""
+    """A request's wait in the router's queue; nothing is set where it did not wait there.
+
+    `reason` is the last reason for which it waited. A request that `stood_behind` others was not
+    decided about before its admission: the reason is that of the requests before it.
+    `queued_before` is the number of requests before it when it came. It waited for `seconds`.
+    """
 
     reason: str | None = None
+    stood_behind: bool = False
     queued_before: int | None = None
+    seconds: float | None = None
 
 
 @dataclass(slots=True)

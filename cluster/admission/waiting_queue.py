@@ -6,9 +6,9 @@ that was served least, then the shortest prompt. In the batch lane the oldest re
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
@@ -35,7 +35,8 @@ class WaitingRequest:
     called once. `alone_s` are the seconds of all prefill replicas for it, None until one is there
     to predict them. A `feasible` request would be in time if it were assigned now, and would make
     no other one late. It was last planned at `planned_s`, and must be assigned by `assign_by_s`.
-    While it waits for a batch slot, `slot_s` are the seconds until the pool has one for it.
+    While it waits for a batch slot, `slot_s` are the seconds until the pool has one for it. When it
+    came to the queue, `queued_before` requests were before it, and waited for `reason_before`.
     """
 
     request: PlacementRequest
@@ -50,6 +51,8 @@ class WaitingRequest:
     planned_s: float = float("-inf")
     assign_by_s: float = float("-inf")
     slot_s: float = 0.0
+    queued_before: int | None = None
+    reason_before: Reason | None = None
     outcome: Outcome | None = None
 
     @property
@@ -108,8 +111,12 @@ class WaitingQueue:
         return (request for _, request in self._ranked)
 
     def add(self, request: WaitingRequest) -> None:
-        """Put a request in the queue."""
-        insort(self._ranked, (self._order(request), request), key=itemgetter(0))
+        """Put a request in the queue, and note how many are before it, and what they wait for."""
+        order = self._order(request)
+        place = bisect_left(self._ranked, order, key=itemgetter(0))
+        before = [other for _, other in self._ranked[:place]]
+        request.queued_before, request.reason_before = place, _reason_of(before, request)
+        self._ranked.insert(place, (order, request))
 
     def remove(self, request: WaitingRequest) -> None:
         """Take a request out of the queue, if it is there."""
@@ -201,6 +208,14 @@ class WaitingQueue:
             return True, not waiting.promised, 0.0, 0, waiting.arrival
         served = self._served(request.tenant)
         return False, not waiting.promised, served, waiting.tokens_left, waiting.arrival
+
+
+def _reason_of(before: Sequence[WaitingRequest], newcomer: WaitingRequest) -> Reason | None:
+    """What the first of these requests waits for, in the newcomer's lane if one waits there."""
+    batch = newcomer.request.batch
+    in_lane = next((one for one in before if one.request.batch == batch), None)
+    first = in_lane or next(iter(before), None)
+    return None if first is None else first.reason or first.reason_before
 
 
 def need_of(request: PlacementRequest) -> Need:

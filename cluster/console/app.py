@@ -129,8 +129,10 @@ class Console:
         query = _only(request, ("id", "tenant"))
         request_id, tenant = check_request_id(query.get("id", "")), query.get("tenant", "")
         wanted = RowFilter(request_id=_required(request_id, "id"), tenant=tenant, limit=1)
-        rows = list(self._source.rows)
-        found = await asyncio.to_thread(lambda: [whole_view(row, rows) for row in wanted.of(rows)])
+        rows, running = list(self._source.rows), self._source.rows.running()
+        found = await asyncio.to_thread(
+            lambda: [whole_view(row, rows, running) for row in wanted.of(rows)]
+        )
         if not found:
             raise NotFound(f"no request {shown(request_id)} that ended is in this router's memory")
         return json_answer(found[0], headers=HEADERS)

@@ -33,12 +33,14 @@ def row_view(row: RequestRow) -> Json:
     return found
 
 
-def whole_view(row: RequestRow, rows: Sequence[RequestRow]) -> Json:
+def whole_view(
+    row: RequestRow, rows: Sequence[RequestRow], running: Sequence[RequestRow] = ()
+) -> Json:
     """All of a request that ended but its texts: each choice, what it waited behind, and words."""
     found: dict[str, Any] = {
         name: value for name, value in whole(row).items() if name not in _TEXTS
     }
-    found["behind"] = [asdict(one) for one in blockers(row, rows)]
+    found["behind"] = [asdict(one) for one in blockers(row, rows, running)]
     return found | {"words": in_words(found)}
 
 

@@ -10,6 +10,17 @@ from cluster.admission.refusal_reasons import REASONS
 
 # The shortest wait that gets a sentence.
 _LEAST_S = 1e-3
+# The shortest time in the router outside its queue that gets a sentence.
+_LEAST_OUTSIDE_S = 1e-2
+# What offered KV waited for (`decode_pool/entry.py`), and for how long behind which requests.
+_AT_DECODE = {
+    "blocks": "{decode} had too few free KV blocks for it for {time}{behind}.",
+    "slots": "{decode} had no free slot in its batch for {time}{behind}.",
+    "earlier": "At {decode} requests before it found no room for {time}{behind}.",
+    "batch": "It waited {time} for the next batch of {decode} to form.",
+    "nothing": "{decode} had room for its KV at once, and asked for it after {time}.",
+}
+_ON_OFFER = "Its KV was on offer to {decode} for {time}."
 Row = dict[str, Any]
 
 
@@ -41,7 +52,7 @@ def _heading(row: Row) -> Iterator[str]:
         + (f" ({row['arm']})" if "arm" in row else "")
     )
     took = duration(row["total_s"]) if "total_s" in row else "-"
-    prompt, answer = row.get("prompt_tokens", 0), row.get("completion_tokens", 0)
+    prompt, answer = row.get("prompt_tokens", "-"), row.get("completion_tokens", 0)
     cost = f", cost {row['cost']:.3g}" if "cost" in row else ""
     yield f"received {received}, ended after {took}; {prompt} prompt tokens, {answer} tokens{cost}"
 
@@ -61,33 +72,46 @@ def _choice_heading(choice: Row) -> str:
 def _sentences(row: Row, choice: Row) -> Iterator[str]:
     took = _durations(choice)
     yield from _largest(choice, took)
-    if took.get("admission", 0.0) >= _LEAST_S:
-        yield from _waited(row)
+    yield from _waited(row)
+    outside_s = took.get("admission", 0.0) - row.get("queued_s", 0.0)
+    if outside_s >= _LEAST_OUTSIDE_S and not choice["failovers"]:
+        outside = duration(outside_s)
+        yield f"{outside} passed in the router outside its queue: it was read and tokenised."
     if "ttft_s" not in choice and "admitted_s" in choice:
         without_s = row.get("total_s", 0.0) - choice["admitted_s"]
         yield f"It got no token in the {duration(without_s)} after its replicas were chosen."
-    queue_s = took.get("prefill_queue", 0.0)
+    queue_s = choice.get("queue_s", 0.0) - choice.get("sent_s", choice.get("admitted_s", 0.0))
     behind = _behind(row, choice, "queue")
     if queue_s >= _LEAST_S or behind:
         where = plain(choice.get("prefill_replica", "its replica"))
-        nobody = " behind no ended request of this router"
+        nobody = "; this router knows no prompt that was computed there meanwhile"
         yield f"It was queued on {where} for {duration(queue_s)}{behind or nobody}."
     if took.get("decode_admission", 0.0) >= _LEAST_S:
-        behind = _behind(row, choice, "decode_admission")
-        where = plain(choice.get("decode_replica", "decode"))
-        yield f"{where} had no room for its KV for {duration(took['decode_admission'])}{behind}."
+        yield _AT_DECODE.get(choice.get("decode_waited_for", ""), _ON_OFFER).format(
+            decode=plain(choice.get("decode_replica", "decode")),
+            time=duration(choice.get("decode_admission_s", took["decode_admission"])),
+            behind=_behind(row, choice, "decode_admission"),
+        )
     yield from _transfer(choice, took)
     yield from _decode(choice)
 
 
 def _waited(row: Row) -> Iterator[str]:
-    if "waited_for" in row:
-        reason = REASONS.get(row["waited_for"])
-        why = reason.message if reason else plain(row["waited_for"])
-        queued = row.get("queued_before", 0)
+    if "waited_for" not in row:
+        return
+    reason = REASONS.get(row["waited_for"])
+    why = reason.message if reason else plain(row["waited_for"])
+    time_in = f" for {duration(row['queued_s'])}" if "queued_s" in row else ""
+    before = row.get("queued_before", "other")
+    if row.get("stood_behind"):
         yield (
-            f"It waited in the router's queue because {why}; "
-            f"{queued} requests waited there when it came."
+            f"It waited in the router's queue{time_in} behind {before} requests; "
+            f"those waited because {why}."
+        )
+    else:
+        yield (
+            f"It waited in the router's queue{time_in} because {why}; "
+            f"{before} requests were before it when it came."
         )
 
 
@@ -112,13 +136,20 @@ def _largest(choice: Row, took: dict[str, float]) -> Iterator[str]:
 def _behind(row: Row, choice: Row, stage: str) -> str:
     named = [
         plain(
-            f"{one['request_id']} ({one['tenant']}, {one['endpoint']}, "
-            f"{one['prompt_tokens']} prompt tokens, {duration(one['seconds'])})"
+            f"{_named(row, one)} ({one['tenant']}, {one['endpoint']}, "
+            f"{one['prompt_tokens']} prompt tokens, {duration(one['seconds'])}"
+            f"{', still running' if one.get('running') else ''})"
         )
         for one in row.get("behind", ())
         if one["stage"] == stage and one["choice"] == choice["choice"]
     ]
     return f" behind {', '.join(named)}" if named else ""
+
+
+def _named(row: Row, blocker: Row) -> str:
+    if blocker["request_id"] == row["request_id"]:
+        return f"its choice {blocker['of_choice']}"
+    return str(blocker["request_id"])
 
 
 def _transfer(choice: Row, took: dict[str, float]) -> Iterator[str]:
@@ -140,7 +171,7 @@ def _decode(choice: Row) -> Iterator[str]:
         itl = f"p50 {duration(choice['gap_p50_s'])}, p95 {duration(choice['gap_p95_s'])}"
         yield f"Its ITL was {itl}; its longest stall was {duration(choice['longest_stall_s'])}."
     if choice["preemptions"]:
-        yield f"It lost its KV blocks {choice['preemptions']} times to older requests."
+        yield f"It lost its KV blocks {choice['preemptions']} times to requests before it."
     if choice["failovers"]:
         pause = duration(choice["failover_pause_s"])
         retries = f", {choice['retries']} refusals by full replicas" if choice["retries"] else ""

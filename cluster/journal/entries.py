@@ -48,6 +48,7 @@ class FirstTokenStages:
     ttft_s: float
     cached_tokens: int = 0
     decode_replica: str = ""
+    prefill_share_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +131,7 @@ def entry_bytes(event: Journaled, first: FirstTokenStages | None) -> bytes:
             wire.first.queue_s, wire.first.prefill_s = first.queue_s, first.prefill_s
             wire.first.ttft_s, wire.first.cached_tokens = first.ttft_s, first.cached_tokens
             wire.first.decode_replica = first.decode_replica
+            wire.first.prefill_share_s = first.prefill_share_s
     elif isinstance(event, Summary):
         wire = journal_pb2.JournaledEvent(summary=event_to_proto(event).summary)
     else:
@@ -155,6 +157,7 @@ def read_entry(sequence: int, payload: bytes, sealed: bytes) -> JournalEntry | N
             stages.ttft_s,
             stages.cached_tokens,
             stages.decode_replica,
+            prefill_share_s=stages.prefill_share_s,
         )
     return JournalEntry(sequence, event, first, sealed)
 

@@ -156,6 +156,21 @@ class RequestAccounting:
         self._canaries.ended(account.route, outcome, ttft_s, failed=failed)
 
 
+def running_row(account: RequestAccount) -> RequestRow:
+    """The row of a request that runs, as far as it came: it has no `total_s`."""
+    return RequestRow(
+        account.request_id,
+        account.route.endpoint,
+        account.route.config,
+        "running",
+        account.tenant,
+        account.labels["lane"],
+        received_at=account.began_s + EPOCH_S,
+        prompt_tokens=None if account.prompt_ids is None else len(account.prompt_ids),
+        choices=tuple(stream.so_far() for stream in account.streams),
+    )
+
+
 def _row(
     account: RequestAccount, outcome: str, last: Summary | TandemError, **more: Any
 ) -> RequestRow:
@@ -178,6 +193,8 @@ def _row(
         received_at=account.began_s + EPOCH_S,
         total_s=total_s,
         waited_for=wait.reason,
+        stood_behind=wait.stood_behind or None,
+        queued_s=wait.seconds,
         queued_before=wait.queued_before,
         prompt_tokens=None if account.prompt_ids is None else len(account.prompt_ids),
         completion_tokens=tokens,

@@ -209,6 +209,7 @@ class ChoiceStream:
             times = self._state.times
             times.transfer_s = event.admitted.transfer_s
             times.admission_s = event.admitted.admission_s
+            times.decode_waited_for = event.admitted.waited_for
             times.transfer_bytes = event.admitted.bytes
             times.committed_s = time.monotonic()
         elif kind == "retired":
@@ -233,7 +234,7 @@ class ChoiceStream:
         times.ttft_s = time.monotonic() - times.began_s
         times.sent_s, times.prefilled_by = sent_s, self._pair.prefill.id
         times.queue_s = sent_s - times.began_s + first.queue_s
-        times.prefill_s = first.prefill_s
+        times.prefill_s, times.prefill_share_s = first.prefill_s, first.share_s
         times.cached_tokens = first.cached_tokens
         if self._state.prepared.scored_from is not None:
             self._emit_scores(self._state.prepared.scored_from, first.scores)

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from cluster.admission.router_capacity import RouterCapacity
 from cluster.api import Event
 from cluster.journal.stream import JournaledStream
-from cluster.router.accounting import RequestAccount
+from cluster.router.accounting import RequestAccount, running_row
 from cluster.router.event_buffer import EventBuffer
 from cluster.telemetry import router_metrics as metrics
+from cluster.telemetry.requests.row import RequestRow
 from engine.errors import (
     AlreadyRunning,
     Cancelled,
@@ -85,6 +86,10 @@ class RunningRequests:
 
     def __iter__(self) -> Iterator[RunningRequest]:
         return iter(list(self._running.values()))
+
+    def rows(self) -> list[RequestRow]:
+        """The rows of the requests, as far as they came."""
+        return [running_row(running.account) for running in self]
 
     def find(self, tenant: str, request_id: str) -> RunningRequest | None:
         """The request of that id that counts for the tenant, if it runs."""

@@ -104,6 +104,7 @@ class RouterServer:
             connector,
             assembly.new_journal(config, exchange.router, self._identity),
         )
+        self.requests.store.running = self.router.in_flight.rows
         self._front_ends: FrontEnds | None = None
         self._heartbeat: LeaseHeartbeat | None = None
         self._autoscaling: set[asyncio.Task[None]] = set()

@@ -130,6 +130,19 @@ class StreamMetrics:
             self._ttfmt_s,
         )
 
+    def so_far(self) -> ChoiceRow:
+        """The row of the choice while it runs, without what depends on all of its tokens."""
+        return choice_row(
+            self._choice,
+            self.times,
+            self._assignment,
+            self._first_plan,
+            (),
+            StreamItl(),
+            self._count,
+            self._ttfmt_s,
+        )
+
     def with_stages(self, summary: ChoiceSummary) -> ChoiceSummary:
         """The summary of the choice with its stages."""
         return replace(summary, stages=stages_of(self.row()))

@@ -37,9 +37,9 @@ class PassScheduler(ABC):
         """The queue position of each waiting prompt, by owner."""
         return self._prompts.positions(now)
 
-    def advanced(self, spans: list[Span], seconds: float) -> None:
-        """Note that a pass was computed for `seconds`, with the steps beside it."""
-        self._prompts.advanced(spans, seconds)
+    def advanced(self, spans: list[Span], seconds: float, alone_s: float | None = None) -> None:
+        """As `PromptQueue.advanced`."""
+        self._prompts.advanced(spans, seconds, alone_s)
 
     def abandon(self, spans: list[Span]) -> None:
         """Note that a step or a pass has ended and computed nothing."""

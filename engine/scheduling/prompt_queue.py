@@ -33,11 +33,15 @@ class QueuePosition:
 
 @dataclass(slots=True)
 class _Begun:
-    """A pass that was begun, its spans of prompts, and the seconds for which it was computed."""
+    """A pass that was begun, its spans of prompts, and the seconds for which it was computed.
+
+    `alone_s` are those of its prompts alone, without the steps beside them.
+    """
 
     spans: list[Span]
     prompts: list[Span]
     seconds: float = 0.0
+    alone_s: float = 0.0
 
     @property
     def tokens(self) -> int:
@@ -129,11 +133,15 @@ class PromptQueue:
         if spans:
             self._begun.append(_Begun(spans, spans[: len(spans) - riders]))
 
-    def advanced(self, spans: list[Span], seconds: float) -> None:
-        """Note that a pass was computed for `seconds`, with the steps beside it."""
+    def advanced(self, spans: list[Span], seconds: float, alone_s: float | None = None) -> None:
+        """Note that a pass was computed for `seconds`, with the steps beside it.
+
+        Of them its prompts alone took `alone_s`, which their requests share; None: all.
+        """
         for begun in self._begun:
             if begun.spans is spans:
                 begun.seconds += seconds
+                begun.alone_s += seconds if alone_s is None else alone_s
 
     def end(self, spans: list[Span], *, computed: bool) -> None:
         """End a pass. Spans that are not a pass here are ignored."""
@@ -142,6 +150,8 @@ class PromptQueue:
                 self.order.learn(begun.tokens, begun.seconds)
                 for span in spans:
                     span.sequence.passes += span.count / begun.tokens
+                for span in begun.prompts:
+                    span.sequence.pass_s += begun.alone_s * span.count / begun.tokens
         self._begun = [begun for begun in self._begun if begun.spans is not spans]
         self._changed = True
 

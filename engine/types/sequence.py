@@ -34,6 +34,7 @@ class Sequence:
     - `urgency`: how much of shared cores the prompt gets; waiting prompts raise it.
     - `batch_window_s`: how long the request may wait for a decode batch; None: the pool's window.
     - `passes`: the passes that computed its prompt, each by the sequence's part of its tokens.
+    - `pass_s`: the seconds of these passes alone, each shared in the same way.
     - `request_id`, `traceparent` (of W3C; empty where nobody traces it): for logs.
     - `scoring`: requests the log-probabilities of the prompt's own tokens.
     - `matcher`: the state of the grammar in `sampling`; set before the sequence is computed.
@@ -56,6 +57,7 @@ class Sequence:
     urgency: Urgency = Urgency.PROMPTS
     batch_window_s: float | None = None
     passes: float = 0.0
+    pass_s: float = 0.0
     request_id: str = ""
     traceparent: str = ""
     scoring: Scoring | None = None

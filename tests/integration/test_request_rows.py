@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncGenerator
 from contextlib import suppress
 from dataclasses import replace
@@ -62,6 +63,7 @@ async def test_a_row_has_the_life_of_its_request(config):
     assert choice.gap_p50_s <= choice.gap_p95_s <= choice.longest_stall_s
     assert choice.tokens_per_s > 0
     assert (choice.mean_batch, choice.straggler_share) == (1, 0)
+    assert choice.decode_waited_for == "nothing"
     assert choice.share_s == pytest.approx(8 / choice.scheduler_tokens_per_s)
     stages = [one.stage for one in stages_of(choice)]
     assert stages[:4] == ["admission", "prefill_queue", "prefill", "first_flush"]
@@ -119,6 +121,51 @@ async def test_rows_have_texts_costs_and_files_where_the_operator_wants_them(con
         (line,) = plain.read().decode().splitlines()
     assert json.loads(line)["request_id"] == "one"
     assert json.loads(line)["prompt"] == row.prompt
+
+
+@pytest.mark.parametrize("prefill_replicas", [1, 0])
+async def test_all_rows_together_cost_no_more_than_their_replicas(config, prefill_replicas):
+    """Each replica costs 1 a second here. Prompts share passes, and decode shares steps."""
+    prices = RequestLogConfig(prefill_price=3600.0, decode_price=3600.0)
+    prefill = replace(config.prefill, replicas=prefill_replicas)
+    async with cluster(replace(config, request_log=prices, prefill=prefill)) as local:
+        begun_s = time.monotonic()
+        await asyncio.gather(
+            *(
+                local.client.complete([token] * 60, max_tokens=12, ignore_eos=True, n=3)
+                for token in range(3, 9)
+            )
+        )
+        passed_s = time.monotonic() - begun_s
+        rows = list(local.router.requests.store)
+    prompts_s = sum(choice.prefill_share_s for row in rows for choice in row.choices)
+    steps_s = sum(choice.share_s for row in rows for choice in row.choices)
+    assert min(prompts_s, steps_s) > 0
+    if prefill_replicas:
+        assert max(prompts_s, steps_s) <= passed_s
+    else:
+        assert prompts_s + steps_s <= passed_s
+    assert sum(row.cost for row in rows) == pytest.approx(prompts_s + steps_s)
+    # The times of the prompts themselves overlap, because they share passes.
+    assert prompts_s < 0.9 * sum(choice.prefill_s for row in rows for choice in row.choices)
+
+
+async def test_what_runs_has_a_row_as_far_as_it_came(config):
+    async with cluster(config) as local:
+        events = local.client.generate(PROMPT, max_tokens=2000, ignore_eos=True, request_id="on")
+        async for event in events:
+            if isinstance(event, Tokens) and event.index > 3:
+                break
+        (row,) = local.router.requests.store.running()
+        await events.aclose()
+        await local.idle()
+        assert local.router.requests.store.running() == []
+    assert (row.request_id, row.outcome, row.total_s, row.prompt_tokens) == (
+        *("on", "running", None, 300),
+    )
+    (choice,) = row.choices
+    assert 0 < choice.queue_s < choice.ttft_s
+    assert (choice.prefill_replica, choice.decode_replica) == ("prefill-0", "decode-0")
 
 
 async def test_a_prompt_that_decode_computes_itself_has_no_transfer(config):

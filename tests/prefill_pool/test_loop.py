@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import asynccontextmanager
 
 import pytest
@@ -62,6 +63,22 @@ async def test_not_a_slice_of_ten_cancelled_prompts_is_computed_before_a_short_o
         assert engine.slices[slices + 1 :] == [["short"]] * LAYERS
         subject.release(after)
         assert scheduler.pool.counts().used == 0
+
+
+async def test_prompts_share_the_seconds_of_their_pass_by_their_tokens():
+    async with running() as (subject, engine, *_):
+        began_s = time.monotonic()
+        sizes = {"a": 8, "b": 24, "c": 32, "d": 100}
+        jobs = [submit(subject, owner, tokens) for owner, tokens in sizes.items()]
+        await engine.pause_in_slice(0)
+        assert engine.slices == [["a", "b", "c"]]
+        engine.go_on()
+        await asyncio.gather(*(job.first_token for job in jobs))
+        charged_s = [job.sequence.pass_s for job in jobs]
+        assert sum(charged_s) <= time.monotonic() - began_s
+        assert [one / charged_s[0] for one in charged_s[:3]] == pytest.approx([1, 3, 4])
+        # It began when they had ended.
+        assert charged_s[3] == pytest.approx(jobs[3].first_token.result().prefill_s, rel=0.5)
 
 
 async def test_a_slice_is_cut_for_a_new_prompt_and_halted_without_prompts():

@@ -53,13 +53,20 @@ def arrived_s(built: RebuiltStream) -> float:
 
 def _stages(state: ResumeState) -> FirstTokenStages:
     times, replica = state.times, state.decode_replica
-    cached = times.cached_tokens
-    return FirstTokenStages(times.queue_s, times.prefill_s, times.ttft_s, cached, replica)
+    cached, share_s = times.cached_tokens, times.prefill_share_s
+    return FirstTokenStages(
+        times.queue_s, times.prefill_s, times.ttft_s, cached, replica, prefill_share_s=share_s
+    )
 
 
 def _times(began_s: float, first: FirstTokenStages | None) -> StageTimes:
     if first is None:
         return StageTimes(began_s)
     return StageTimes(
-        began_s, first.queue_s, first.prefill_s, first.ttft_s, cached_tokens=first.cached_tokens
+        began_s,
+        first.queue_s,
+        first.prefill_s,
+        first.ttft_s,
+        cached_tokens=first.cached_tokens,
+        prefill_share_s=first.prefill_share_s,
     )

@@ -68,6 +68,7 @@ def _until_first_token(times: StageTimes) -> dict[str, Any]:
         "sent_s": None if times.sent_s is None else times.sent_s - times.began_s,
         "queue_s": times.queue_s,
         "prefill_s": times.prefill_s,
+        "prefill_share_s": times.prefill_share_s,
         "first_flush_s": times.ttft_s - times.queue_s - times.prefill_s,
         "ttft_s": times.ttft_s,
         "ttlt_s": times.ttft_s,
@@ -97,6 +98,7 @@ def _of_transfer(times: StageTimes, committed_s: float) -> dict[str, Any]:
         "transfer_begin_s": begin_s,
         "transfer_end_s": end_s,
         "decode_admission_s": times.admission_s,
+        "decode_waited_for": times.decode_waited_for or None,
         "transfer_exposed_s": times.transfer_s,
         "transfer_bytes": times.transfer_bytes,
     }

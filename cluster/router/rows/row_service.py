@@ -39,9 +39,9 @@ class RowService:
             self._operator(context)
             asked = await request.read()
             wanted = _filter_of(asked)
-            rows = list(self._store)
+            rows, running = list(self._store), self._store.running() if wanted.request_id else []
             # A loop over thousands of rows would delay tokens.
-            listed = await asyncio.to_thread(_listed, wanted, rows)
+            listed = await asyncio.to_thread(_listed, wanted, rows, running)
             rose = await asyncio.to_thread(_rises, rows) if asked.rises else ()
             return router_pb2.ListRequestsResponse(rows=listed, held=len(rows), rises=rose)
 
@@ -58,11 +58,13 @@ def _filter_of(wire: router_pb2.ListRequestsRequest) -> RowFilter:
     )
 
 
-def _listed(wanted: RowFilter, rows: Sequence[RequestRow]) -> list[str]:
+def _listed(
+    wanted: RowFilter, rows: Sequence[RequestRow], running: Sequence[RequestRow]
+) -> list[str]:
     found = wanted.of(rows)
     if not wanted.request_id:
         return [json.dumps(brief(row)) for row in found]
-    return [_explained(row, rows) for row in found[:_MOST_WHOLE]]
+    return [_explained(row, rows, running) for row in found[:_MOST_WHOLE]]
 
 
 def _rises(rows: Sequence[RequestRow]) -> list[str]:
@@ -71,6 +73,6 @@ def _rises(rows: Sequence[RequestRow]) -> list[str]:
     return [json.dumps(one.to_json()) for one in rises([one for one in samples if one])]
 
 
-def _explained(row: RequestRow, rows: Sequence[RequestRow]) -> str:
-    behind = [asdict(one) for one in blockers(row, rows)]
+def _explained(row: RequestRow, rows: Sequence[RequestRow], running: Sequence[RequestRow]) -> str:
+    behind = [asdict(one) for one in blockers(row, rows, running)]
     return json.dumps(whole(row) | {"behind": behind})

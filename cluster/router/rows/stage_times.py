@@ -17,7 +17,8 @@ class StageTimes:
     Monotonic are `began_s`, `sent_s` (the replica that computed the prompt was asked), `losses` of
     replicas, and `committed_s` (decode had its KV). `prefilled_by` computed the prompt. `retired`
     is the end of its last decode call. `on_vacated` hears how long a cancelled choice kept its
-    replicas.
+    replicas. `prefill_share_s` is its share of the passes over its prompt, and `decode_waited_for`
+    what its offered KV waited for.
     """
 
     began_s: float
@@ -36,6 +37,8 @@ class StageTimes:
     retired: Retired | None = None
     losses: list[float] = field(default_factory=list)
     retries: int = 0
+    prefill_share_s: float = 0.0
+    decode_waited_for: str = ""
     on_vacated: Callable[[float], None] | None = None
 
     def summary(self, choice: int, pair: Pair | None) -> ChoiceSummary:

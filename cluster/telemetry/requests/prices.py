@@ -23,10 +23,13 @@ class Prices:
         return bool(self.prefill or self.decode)
 
     def cost_of(self, choices: Iterable[ChoiceRow]) -> float:
-        """The cost of these choices. A replica that waits for work costs no request."""
+        """The cost of these choices. A replica that waits for work costs no request.
+
+        A replica's seconds are shared, so that they cost no more than their price.
+        """
         return sum(map(self._of_choice, choices))
 
     def _of_choice(self, choice: ChoiceRow) -> float:
         computed_by = self.decode if choice.route == "local" else self.prefill
-        prompt = computed_by * (choice.prefill_s or 0.0)
+        prompt = computed_by * (choice.prefill_share_s or 0.0)
         return (prompt + self.decode * (choice.share_s or 0.0)) / _HOUR_S

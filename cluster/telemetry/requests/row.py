@@ -34,7 +34,9 @@ class ChoiceRow:
       lost replica. `retries`: full replicas that refused it after a loss.
     - `recomputed_tokens`: tokens that decode computed though they had had KV.
     - `transfer_exposed_s`: the transfer, less what was moved while the prompt was computed.
-    - `share_s`: seconds of decode steps, each divided by the requests in it.
+    - `decode_waited_for`: what the offered KV waited for at decode (`decode_pool/entry.py`).
+    - `prefill_share_s`: seconds of the passes over its prompt, each shared by its prompts' tokens.
+      `share_s`: seconds of decode steps, each divided by the requests in it.
     """
 
     choice: int
@@ -48,6 +50,7 @@ class ChoiceRow:
     sent_s: float | None = None
     queue_s: float | None = None
     prefill_s: float | None = None
+    prefill_share_s: float | None = None
     first_flush_s: float | None = None
     ttft_s: float | None = None
     ttfmt_s: float | None = None
@@ -57,6 +60,7 @@ class ChoiceRow:
     transfer_begin_s: float | None = None
     transfer_end_s: float | None = None
     decode_admission_s: float | None = None
+    decode_waited_for: str | None = None
     transfer_exposed_s: float | None = None
     transfer_bytes: int | None = None
     decode_s: float | None = None
@@ -83,9 +87,10 @@ class RequestRow:
     is `stable` or `canary`, where the endpoint has a canary. `received_at` is in seconds since the
     epoch, and `total_s` the time from there to the end.
 
-    `waited_for` is the last reason for which the router let it wait (`docs/reference/refusals.md`),
-    and `queued_before` the requests that waited there when it came. `reason` is the message that
-    the client got with an error. `refused_for` is the kind of a refusal, and `retry_after_s` the
+    In the router's queue it waited for `queued_s`. `waited_for` is the last reason
+    (`docs/reference/refusals.md`); where it `stood_behind` others, it is what these waited for.
+    `queued_before` are the requests before it when it came. `reason` is the message that the client
+    got with an error. `refused_for` is the kind of a refusal, and `retry_after_s` the
     time that it named. `decided_s` goes from arrival to the decision to refuse. `time_to_cancel_s`
     goes from the end to the last replica that freed its blocks. `cost` is in the currency of the
     configured prices. `x_request_id` and `traceparent` are the client's own ids
@@ -106,6 +111,8 @@ class RequestRow:
     retry_after_s: float | None = None
     decided_s: float | None = None
     waited_for: str | None = None
+    stood_behind: bool | None = None
+    queued_s: float | None = None
     queued_before: int | None = None
     prompt_tokens: int | None = None
     completion_tokens: int | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -79,9 +79,13 @@ def _named(rows: list[RequestRow], name: str) -> list[RequestRow]:
 
 
 class RequestStore:
-    """Holds at most `most` rows and twice as many choices; the oldest leave first."""
+    """Holds at most `most` rows and twice as many choices; the oldest leave first.
+
+    `running` makes the rows of the requests that have not ended, as far as they came.
+    """
 
     def __init__(self, most: int = MOST_ROWS) -> None:
+        self.running: Callable[[], list[RequestRow]] = list
         self._most = most
         self._rows: dict[int, RequestRow] = {}
         self._choices = 0

@@ -24,6 +24,7 @@ CHOICE = ChoiceRow(
     ttlt_s=2.0,
     transfer_end_s=0.71,
     decode_admission_s=0.06,
+    decode_waited_for="slots",
     transfer_exposed_s=0.02,
     transfer_bytes=2_500_000,
     decode_s=1.28,
@@ -147,13 +148,13 @@ def test_a_request_is_explained_as_a_waterfall_and_in_words(
     text = "\n".join(lines)
     for sentence in (
         "Most of its TTFT went to prefill_queue: 49 %.",
-        "the KV cache might have no capacity for its answer; 3 requests waited there",
+        "the KV cache might have no capacity for its answer; 3 requests were before it when",
         "queued on prefill-0 for 300.0 ms behind r-0 (other, report, 4000 prompt tokens, ",
-        "decode-0 had no room for its KV for 60.0 ms.",
+        "decode-0 had no free slot in its batch for 60.0 ms.",
         "Its KV (2.5 MB) was handed over; that delayed its second token by 100.0 ms.",
         "3.5 requests in the mean; in 25 % of them it had the most tokens.",
         "Its ITL was p50 30.0 ms, p95 50.0 ms; its longest stall was 200.0 ms.",
-        "It lost its KV blocks 2 times to older requests.",
+        "It lost its KV blocks 2 times to requests before it.",
         "It failed over 1 times, 200.0 ms without tokens.",
         "99 of its tokens were computed again.",
     ):
@@ -164,7 +165,7 @@ def test_a_refused_request_is_explained(capsys: pytest.CaptureFixture[str], rout
     router.admin.rows = [json.dumps(whole(REFUSED) | {"behind": []})]
     _, out, _ = run(capsys, "explain", "r-2", "--address", router.address)
     assert "\x1b" not in out
-    assert "its answer; 1 requests waited there when it came." in out
+    assert "its answer; 1 requests were before it when it came." in out
     assert "- It ended with Refused: no capacity now" in out
     assert "- The refusal was decided 10.0 ms after its arrival." in out
 

@@ -13,7 +13,7 @@ from cluster.journal.store import JournalStore
 from engine.errors import Internal
 from tests.cluster.journal.streams import STARTED, record, request, running, summary, tokens
 
-FIRST = FirstTokenStages(0.25, 0.5, 1.0, 16)
+FIRST = FirstTokenStages(0.25, 0.5, 1.0, 16, "decode-0", prefill_share_s=0.125)
 
 
 def entries(*events: Journaled) -> list[JournalEntry]:

@@ -1,0 +1,100 @@
+"""The sentences for a request: each says what is known, and no more."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import pytest
+
+from cluster.console.words import in_words
+from cluster.telemetry.requests.behind import blockers
+from cluster.telemetry.requests.row import ChoiceRow, RequestRow, whole
+
+TIMES = {"admitted_s": 1.0, "sent_s": 1.0, "queue_s": 1.1, "prefill_s": 0.1, "ttft_s": 1.2}
+
+
+def sentences(row: RequestRow, rows: tuple[RequestRow, ...] = ()) -> list[str]:
+    found = whole(row) | {"behind": [asdict(one) for one in blockers(row, [row, *rows])]}
+    return [one for part in in_words(found).values() for one in part]
+
+
+def request_row(*choices: ChoiceRow, **known: object) -> RequestRow:
+    given = {"tenant": "acme", "received_at": 100.0, "total_s": 3.0, **known}
+    return RequestRow("r", "chat", "v", "ok", choices=choices, **given)  # type: ignore[arg-type]
+
+
+def choice(number: int = 0, **times: object) -> ChoiceRow:
+    given = {**TIMES, **times}
+    return ChoiceRow(number, "handed_over", "p0", "d0", **given)  # type: ignore[arg-type]
+
+
+def test_a_request_that_was_never_decided_about_says_behind_whom_it_stood():
+    row = request_row(
+        choice(), waited_for="batch_prompts", stood_behind=True, queued_before=70, queued_s=0.995
+    )
+    assert (
+        "It waited in the router's queue for 995.0 ms behind 70 requests; those waited because "
+        "enough prompts of the batch lane wait already."
+    ) in sentences(row)
+    own = request_row(choice(), waited_for="kv_blocks", queued_before=2, queued_s=0.5)
+    found = sentences(own)
+    assert (
+        "It waited in the router's queue for 500.0 ms because the KV cache might have no capacity "
+        "for its answer; 2 requests were before it when it came."
+    ) in found
+    assert "500.0 ms passed in the router outside its queue: it was read and tokenised." in found
+
+
+def test_the_time_in_the_router_has_a_sentence_without_a_queue_too():
+    expected = "1000.0 ms passed in the router outside its queue: it was read and tokenised."
+    assert expected in sentences(request_row(choice()))
+
+
+@pytest.mark.parametrize(
+    ("waited_for", "sentence"),
+    [
+        ("blocks", "d0 had too few free KV blocks for it for 40.0 ms behind s (acme, chat, "),
+        ("slots", "d0 had no free slot in its batch for 40.0 ms behind s (acme, chat, "),
+        ("earlier", "At d0 requests before it found no room for 40.0 ms behind s (acme, chat, "),
+        ("batch", "It waited 40.0 ms for the next batch of d0 to form."),
+        ("nothing", "d0 had room for its KV at once, and asked for it after 40.0 ms."),
+        (None, "Its KV was on offer to d0 for 40.0 ms."),
+    ],
+)
+def test_decode_had_no_room_only_where_it_said_so(waited_for, sentence):
+    row = request_row(
+        choice(
+            ttlt_s=2.0,
+            offered_s=1.2,
+            decode_admitted_s=1.24,
+            transfer_end_s=1.25,
+            decode_admission_s=0.04,
+            decode_waited_for=waited_for,
+        )
+    )
+    stream = RequestRow(
+        *("s", "chat", "v", "ok", "acme"),
+        received_at=95.0,
+        total_s=9.0,
+        choices=(choice(ttlt_s=8.0),),
+    )
+    found = sentences(row, (stream,))
+    assert sum(one.startswith(sentence) for one in found) == 1
+    assert "room for its KV for" not in " ".join(found)
+
+
+def test_a_choice_names_the_choice_before_it():
+    row = request_row(choice(), choice(1, queue_s=1.2, ttft_s=1.3))
+    found = sentences(row)
+    assert (
+        "It was queued on p0 for 200.0 ms behind its choice 0 (acme, chat, 0 prompt tokens, "
+        "100.0 ms)."
+    ) in found
+    assert (
+        "It was queued on p0 for 100.0 ms; this router knows no prompt that was computed there "
+        "meanwhile."
+    ) in found
+
+
+def test_what_is_not_known_is_no_number():
+    assert "; - prompt tokens, 0 tokens" in " ".join(sentences(request_row()))
