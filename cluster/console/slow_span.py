@@ -17,7 +17,7 @@ from math import log
 from cluster.console.time_series import STEP_S
 
 # The least numbers of values inside and outside.
-_LEAST_VALUES = 5
+LEAST_VALUES = 5
 # Tuned for calm traffic: the least log-likelihood ratio, which none of its thousands of spans has.
 _LEAST_RATIO = 10.0
 _HIGHEST = 0.1
@@ -32,7 +32,7 @@ def slow_span(values: Sequence[tuple[float, float]]) -> tuple[float, float] | No
     for (at, _), rank in zip(values, _ranks([value for _, value in values]), strict=True):
         steps.setdefault(int(at // STEP_S), []).append(rank)
     numbers, whole = sorted(steps), len(values)
-    if whole < 2 * _LEAST_VALUES:
+    if whole < 2 * LEAST_VALUES:
         return None
     high = (1 - _HIGHEST) * whole
     counts = _sums(len(steps[number]) for number in numbers)
@@ -44,7 +44,7 @@ def slow_span(values: Sequence[tuple[float, float]]) -> tuple[float, float] | No
             inside, rank_sum, high_count = (
                 sums[end] - sums[begin] for sums in (counts, ranks, highs)
             )
-            if min(inside, whole - inside) < _LEAST_VALUES:
+            if min(inside, whole - inside) < LEAST_VALUES:
                 continue
             ratio = max(
                 _rank_ratio(rank_sum, inside, whole),

@@ -11,7 +11,7 @@ from typing import Any
 
 from cluster.console.rise_cause import RiseCause, cause_of, facts_of, in_ms, sentence_of
 from cluster.console.rise_shares import RiseShare, mean_s, of_tenants, on_replicas, parts
-from cluster.console.slow_span import slow_span
+from cluster.console.slow_span import LEAST_VALUES, slow_span
 from cluster.console.time_series import STEP_S
 from cluster.console.ttft_sample import STAGES, TtftSample
 
@@ -55,18 +55,33 @@ def rises(samples: Sequence[TtftSample], most: int = 4) -> list[TtftRise]:
     by_endpoint: dict[str, list[TtftSample]] = {}
     for one in samples:
         by_endpoint.setdefault(one.endpoint, []).append(one)
-    found = [rise for one in by_endpoint.values() if (rise := _rise(one, samples)) is not None]
+    # What is too little to stand out at one endpoint may do so over all of them.
+    common = slow_span([each for group in by_endpoint.values() for each in _placed(group)])
+    groups = by_endpoint.values()
+    found = [rise for one in groups if (rise := _rise(one, samples, common)) is not None]
     found.sort(key=lambda rise: -(rise.slow_s - rise.usual_s) * rise.requests)
     return [_beside(rise, found) for rise in found[:most]]
 
 
-def _rise(samples: Sequence[TtftSample], everything: Sequence[TtftSample]) -> TtftRise | None:
-    span = slow_span([(one.at, one.ttft_s) for one in samples])
+def _placed(samples: Sequence[TtftSample]) -> list[tuple[float, float]]:
+    """The place of each TTFT among those of its endpoint, from 0 to 1, behind its time."""
+    order = sorted(samples, key=lambda one: one.ttft_s)
+    return [(one.at, (place + 0.5) / len(order)) for place, one in enumerate(order)]
+
+
+def _rise(
+    samples: Sequence[TtftSample],
+    everything: Sequence[TtftSample],
+    common: tuple[float, float] | None,
+) -> TtftRise | None:
+    span = slow_span([(one.at, one.ttft_s) for one in samples]) or common
     if span is None:
         return None
     begin, end = span
     slow = [one for one in samples if begin <= one.at < end]
     usual = [one for one in samples if not begin <= one.at < end]
+    if min(len(slow), len(usual)) < LEAST_VALUES:
+        return None
     added_s = mean_s(slow) - mean_s(usual)
     if added_s < max(_LEAST_S, (_LEAST_FACTOR - 1) * mean_s(usual)):
         return None

@@ -69,7 +69,7 @@ function update(child, [id, one]) {
   const full = one.blocks.total > 0 && one.blocks.promised >= 0.85 * one.blocks.total;
   child.classList.toggle("cause", slow);
   child.classList.toggle("short", full);
-  const marks = `${slow ? `slow: ${seconds(rise.replicas[0].slow_s)} a request · ` : ""}${full ? "KV nearly full · " : ""}`;
+  const marks = `${slow ? `slow: ${seconds(rise.replicas.find((each) => each.name === id).slow_s)} a request · ` : ""}${full ? "KV nearly full · " : ""}`;
   say(head.lastElementChild, `${marks}${one.stalled ? "stalled" : HEALTH[one.health]} · ${one.role}${moved}${version}`);
   child.classList.toggle("unwell", one.health !== "ok" || one.stalled);
   const values = facts.querySelectorAll("dd");
