@@ -86,7 +86,8 @@ class ReplicaRecord:
     seconds since the epoch; `home` is the role that it was started with. Replicas of one
     `model_identity` serve the same weights; KV goes only between those of one `kv_identity`.
     `config` is the version of its configuration; `start_s` are the stages of its start. A `leaving`
-    replica gets work only if no other replica can do it. `http` is a router's address for HTTP.
+    replica gets work only if no other replica can do it. `http` is a router's address for HTTP, and
+    `peer` the one for questions of other routers, "" in a version that answers none.
     Replicas of one `device` compute on the same cores or GPU; "" is not known.
     """
 
@@ -104,6 +105,7 @@ class ReplicaRecord:
     config: str = ""
     http: str = ""
     device: str = ""
+    peer: str = ""
 
     def serves(self, role: ReplicaRole) -> bool:
         """Whether this replica takes work of that role; a replica of role `both` takes either."""

@@ -6,7 +6,8 @@ import socket
 
 from engine.errors import ConfigError
 
-_ALL_ADDRESSES = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+LOOPBACK = "127.0.0.1"
+_ALL_ADDRESSES = {"0.0.0.0": LOOPBACK, "::": "::1"}
 
 
 def is_port(value: int) -> bool:

@@ -224,11 +224,20 @@ class ListRequestsRequest(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., endpoint: _Optional[str] = ..., tenant: _Optional[str] = ..., failed: bool = ..., since_s: _Optional[float] = ..., slowest: bool = ..., limit: _Optional[int] = ..., rises: bool = ...) -> None: ...
 
 class ListRequestsResponse(_message.Message):
-    __slots__ = ("rows", "held", "rises")
+    __slots__ = ("rows", "held", "rises", "silent")
+    class SilentEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     ROWS_FIELD_NUMBER: _ClassVar[int]
     HELD_FIELD_NUMBER: _ClassVar[int]
     RISES_FIELD_NUMBER: _ClassVar[int]
+    SILENT_FIELD_NUMBER: _ClassVar[int]
     rows: _containers.RepeatedScalarFieldContainer[str]
     held: int
     rises: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, rows: _Optional[_Iterable[str]] = ..., held: _Optional[int] = ..., rises: _Optional[_Iterable[str]] = ...) -> None: ...
+    silent: _containers.ScalarMap[str, str]
+    def __init__(self, rows: _Optional[_Iterable[str]] = ..., held: _Optional[int] = ..., rises: _Optional[_Iterable[str]] = ..., silent: _Optional[_Mapping[str, str]] = ...) -> None: ...

@@ -104,7 +104,7 @@ class AdminServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ListRequests(self, request, context):
-        """The requests that ended on the answering router, from its memory.
+        """The requests that ended on all routers, from their memories.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -48,7 +48,7 @@ SOURCES = (
     Source(
         "cluster.telemetry.connection_metrics",
         "Connections",
-        "Counted in each router (`http`) and replica (`internal`).",
+        "Counted in each router (`http`, `internal`) and replica (`internal`).",
     ),
     Source(
         "cluster.telemetry.requests.row_metrics",

@@ -223,7 +223,7 @@ def _add_generation(commands: Any) -> None:
 
 
 def _add_requests(commands: Any) -> None:
-    text = "List requests that ended on a router: when, where, and how long each stage took."
+    text = "List requests that ended on all routers: when, where, and how long each stage took."
     listed = _add_client(
         commands, "requests", _calling("requests", "list_requests"), text, several=True
     )

@@ -1,4 +1,4 @@
-"""`tandem requests` and `tandem explain`: requests that ended on a router, and why one was slow."""
+"""`tandem requests` and `tandem explain`: requests that ended, on all routers, and why."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ import argparse
 import asyncio
 import json
 import re
+import sys
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cluster.api.limits import LISTED_ROWS, MAX_LISTED_ROWS
 from cluster.cli.columns import aligned
 from cluster.console.words import plain
+
+if TYPE_CHECKING:
+    from cluster.client.admin_client import ListedRequests
 
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _TIMES = ("queue_s", "prefill_s", "first_flush_s", "ttft_s", "gap_p95_s", "ttlt_s")
@@ -20,6 +24,7 @@ _COLUMNS = (
     *("prompt", "tokens", "queue", "prefill", "flush", "TTFT", "ITL p95", "TTLT"),
 )
 _TEXT_COLUMNS = 7  # the first ones are aligned to the left
+_ROUTER = "router"
 
 
 def add_requests(listed: argparse.ArgumentParser, explained: argparse.ArgumentParser) -> None:
@@ -39,7 +44,7 @@ def add_requests(listed: argparse.ArgumentParser, explained: argparse.ArgumentPa
 
 def list_requests(options: argparse.Namespace) -> int:
     """Print the requests that the options choose, of all routers, the newest first."""
-    rows = _fetch(
+    found = _fetch(
         options,
         endpoint=options.endpoint,
         tenant=options.tenant,
@@ -48,7 +53,8 @@ def list_requests(options: argparse.Namespace) -> int:
         since_s=options.since,
         limit=options.limit,
     )
-    rows = sorted(rows, key=_slowness if options.slowest else _end, reverse=True)[: options.limit]
+    rank = _slowness if options.slowest else _end
+    rows = sorted(found.rows, key=rank, reverse=True)[: options.limit]
     print(json.dumps(rows, indent=2) if options.json else as_table(rows))
     return 0
 
@@ -58,19 +64,24 @@ def explain(options: argparse.Namespace) -> int:
     from cluster.cli.waterfall import explained
     from engine.errors import NotFound
 
-    rows = _fetch(options, request_id=options.request)
+    rows = _fetch(options, request_id=options.request).rows
     if not rows:
         raise NotFound(
-            f"no request {options.request!r} that ended is remembered there; it may have been "
-            "on another router, or too long ago"
+            f"no request {options.request!r} that ended is remembered; it may run, or have ended "
+            "too long ago"
         )
     print(json.dumps(rows, indent=2) if options.json else "\n\n".join(map(explained, rows)))
     return 0
 
 
 def as_table(rows: list[dict[str, Any]]) -> str:
-    """The rows as aligned columns, times in milliseconds."""
-    return "\n".join(aligned([_COLUMNS, *map(_cells, rows)], _TEXT_COLUMNS))
+    """The rows as aligned columns, times in milliseconds; a column names the routers of several."""
+    lines = [_COLUMNS, *map(_cells, rows)]
+    if any(_ROUTER in row for row in rows):
+        routers = [_ROUTER, *(plain(row.get(_ROUTER, "-")) for row in rows)]
+        lines = [(one, *cells) for one, cells in zip(routers, lines, strict=True)]
+        return "\n".join(aligned(lines, _TEXT_COLUMNS + 1))
+    return "\n".join(aligned(lines, _TEXT_COLUMNS))
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
@@ -86,12 +97,16 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
     return (received, *map(plain, texts), *times)
 
 
-def _fetch(options: argparse.Namespace, **wanted: Any) -> list[dict[str, Any]]:
-    from cluster.client.admin_client import list_requests as fetch
+def _fetch(options: argparse.Namespace, **wanted: Any) -> ListedRequests:
+    """The rows of all routers; names the routers that did not answer on standard error."""
+    from cluster.client.admin_client import fetch_requests
     from protos import router_pb2
 
     request = router_pb2.ListRequestsRequest(**wanted)
-    return [row for one in options.addresses for row in asyncio.run(fetch(one, request))]
+    found = asyncio.run(fetch_requests(options.addresses, request))
+    for name, reason in found.silent.items():
+        print(plain(f"the requests of {name} are missing: {reason}"), file=sys.stderr)
+    return found
 
 
 def _end(row: dict[str, Any]) -> float:

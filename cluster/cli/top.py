@@ -6,7 +6,7 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cluster.api.limits import MAX_LISTED_ROWS
 from cluster.cli.columns import aligned
@@ -69,18 +69,16 @@ async def live(look: Callable[[], Awaitable[list[TopTable]]], every_s: float) ->
 
 
 async def _looked(options: argparse.Namespace) -> list[TopTable]:
-    """What the first router knows of the replicas, and every router of its requests."""
-    from cluster.client.admin_client import fetch_status, list_with_rises
+    """What the first router knows of the replicas, and all routers of their requests."""
+    from cluster.client.admin_client import fetch_requests, fetch_status
     from protos import router_pb2
 
     wanted = router_pb2.ListRequestsRequest(
         since_s=options.since, limit=MAX_LISTED_ROWS, rises=True
     )
     status: router_pb2.StatusResponse = await fetch_status(options.address)
-    lists = await asyncio.gather(*(list_with_rises(one, wanted) for one in options.addresses))
-    rows: list[dict[str, Any]] = [row for listed, _ in lists for row in listed]
-    rises = [rise for _, rose in lists for rise in rose]
-    return sections_of(status, rows, options.since, rises)
+    found = await fetch_requests(options.addresses, wanted)
+    return sections_of(status, found.rows, options.since, found.rises, found.silent)
 
 
 def _tables(sections: list[TopTable]) -> Group:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from textwrap import wrap
 from typing import Any
@@ -34,13 +34,22 @@ def sections_of(
     rows: Sequence[Row],
     since_s: float,
     rises: Sequence[Row] = (),
+    silent: Mapping[str, str] | None = None,
 ) -> list[TopTable]:
     """All tables; `rows` are those of requests that arrived in the last `since_s` seconds.
 
-    `rises` are those of `cluster/console/ttft_rise.py`.
+    `rises` are those of `cluster/console/ttft_rise.py`, and `silent` the routers whose requests are
+    missing, with the reason. Without any, their table is left out.
     """
     tables = [_pools(status), _replicas(status), _endpoints(rows, since_s), _slowest(rows)]
+    if silent:
+        tables.insert(0, _silent(silent))
     return [_rises(rises), *tables]
+
+
+def _silent(silent: Mapping[str, str]) -> TopTable:
+    lines = [(plain(name), plain(reason)) for name, reason in sorted(silent.items())]
+    return TopTable("routers whose requests are missing here", ("router", "reason"), lines, 2)
 
 
 def _rises(rises: Sequence[Row]) -> TopTable:
@@ -113,19 +122,25 @@ def _endpoints(rows: Sequence[Row], since_s: float) -> TopTable:
 
 
 def _slowest(rows: Sequence[Row]) -> TopTable:
-    lines = []
+    lines: list[tuple[str, ...]] = []
     known = [row for row in rows if "ttft_s" in row]
-    for row in sorted(known, key=lambda one: -float(one["ttft_s"]))[:_SLOWEST]:
+    slowest = sorted(known, key=lambda one: -float(one["ttft_s"]))[:_SLOWEST]
+    for row in slowest:
         named = (row["request_id"], row["endpoint"], row.get("tenant", "-"))
         stages = (_ms(row.get(name)) for name in ("ttft_s", "queue_s", "prefill_s"))
         waited = row.get("waited_for", "-")
         where = (row.get("prefill_replica", "-"), waited)
         lines.append((*map(plain, (*named, *where)), *stages))
-    columns = (
+    columns: tuple[str, ...] = (
         *("request", "endpoint", "tenant", "prefill replica", "waited for"),
         *("TTFT", "queue", "prefill"),
     )
-    return TopTable("slowest first tokens (tandem explain REQUEST)", columns, lines, 5)
+    texts = 5
+    if any("router" in row for row in slowest):
+        routers = (plain(row.get("router", "-")) for row in slowest)
+        columns, texts = ("router", *columns), texts + 1
+        lines = [(router, *line) for router, line in zip(routers, lines, strict=True)]
+    return TopTable("slowest first tokens (tandem explain REQUEST)", columns, lines, texts)
 
 
 def _quantiles(rows: Iterable[Row], name: str) -> tuple[str, str]:

@@ -6,15 +6,17 @@ Each call carries an operator's key: the given one, or that of this user
 
 from __future__ import annotations
 
+import asyncio
 import json
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import grpc.aio
 from google.protobuf.message import Message
 
 from cluster.tenants.operator_key import dialled, operator_key
-from engine.errors import DeadlineExceeded
+from engine.errors import DeadlineExceeded, TandemError, Unavailable
 from protos import router_pb2, router_pb2_grpc
 from tandem_client.router_address import Address, RouterAddress, open_channel
 from tandem_client.rpc_errors import error_from_rpc
@@ -74,16 +76,55 @@ async def request_purge(
 async def list_requests(
     address: Address, wanted: router_pb2.ListRequestsRequest, key: str | None = None
 ) -> list[dict[str, Any]]:
-    """The rows of requests that ended on that router, as plain data; raises a TandemError."""
-    return (await list_with_rises(address, wanted, key))[0]
+    """The rows of requests that ended on all routers, as plain data; raises a TandemError."""
+    return (await fetch_requests([address], wanted, key)).rows
 
 
-async def list_with_rises(
-    address: Address, wanted: router_pb2.ListRequestsRequest, key: str | None = None
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """As `list_requests`, and where TTFT rose there, if that is asked for."""
-    answer: router_pb2.ListRequestsResponse = await _call("ListRequests", wanted, address, key)
-    return [json.loads(row) for row in answer.rows], [json.loads(one) for one in answer.rises]
+@dataclass(frozen=True, slots=True)
+class ListedRequests:
+    """Rows as plain data, and where TTFT rose, where that was asked for.
+
+    `silent` names the routers whose rows are missing, and says why.
+    """
+
+    rows: list[dict[str, Any]]
+    rises: list[dict[str, Any]]
+    silent: dict[str, str]
+
+
+async def fetch_requests(
+    addresses: Sequence[Address], wanted: router_pb2.ListRequestsRequest, key: str | None = None
+) -> ListedRequests:
+    """The rows that these routers gather, each row once.
+
+    Raises a TandemError; a router that does not answer is named where another one answers.
+    """
+    asked = (_call("ListRequests", wanted, one, key) for one in addresses)
+    found = await asyncio.gather(*asked, return_exceptions=True)
+    failed = [one for one in found if isinstance(one, BaseException)]
+    away = [one for one in failed if isinstance(one, Unavailable | DeadlineExceeded)]
+    if failed and (len(failed) == len(found) or len(away) < len(failed)):
+        raise failed[0]
+    answers = [one for one in found if isinstance(one, router_pb2.ListRequestsResponse)]
+    rows = [json.loads(row) for answer in answers for row in answer.rows]
+    rises = [json.loads(one) for answer in answers for one in answer.rises]
+    silent = {name: why for answer in answers for name, why in answer.silent.items()}
+    silent |= {
+        str(address): one.message
+        for address, one in zip(addresses, found, strict=True)
+        if isinstance(one, TandemError)
+    }
+    told = {row["router"] for row in rows if "router" in row}
+    return ListedRequests(
+        _once(rows, ("tenant", "request_id", "received_at")),
+        _once(rises, ("endpoint",)),
+        {name: why for name, why in silent.items() if name not in told},
+    )
+
+
+def _once(rows: list[dict[str, Any]], fields: Sequence[str]) -> list[dict[str, Any]]:
+    """The rows that differ in these fields, because several routers tell of one request."""
+    return list({tuple(row.get(name) for name in fields): row for row in rows}.values())
 
 
 def _as_number(address: Address) -> RouterAddress:

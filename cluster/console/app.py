@@ -12,7 +12,6 @@ An act always needs an operator's key, also where no keys are configured.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from functools import partial
 
@@ -24,8 +23,7 @@ from cluster.api.limits import MAX_NAME_CHARACTERS
 from cluster.api.validation import check_name, check_request_id
 from cluster.console.feed import ConsoleFeed
 from cluster.console.model import ConsoleModel
-from cluster.console.row_view import row_view, whole_view
-from cluster.console.source import ConsoleActions, ConsoleSource, ReplicaEnd
+from cluster.console.source import ConsoleActions, ConsoleSource, ReplicaEnd, unanswered
 from cluster.console.static_files import HEADERS, answer_with
 from cluster.gateway.answers.failures import Endpoint, answering, failed, json_answer
 from cluster.gateway.sse import EventStream
@@ -82,6 +80,7 @@ class Console:
     async def close(self) -> None:
         """End the streams of all pages."""
         await self.feed.close()
+        await self._source.close()
 
     async def root(self, request: Request) -> Response:
         """To the page, for browsers; NotFound for all others, as on any unknown path."""
@@ -119,9 +118,9 @@ class Console:
             since_s=_number(query, "since_s", 0.0),
             limit=limit,
         )
-        rows = list(self._source.rows)
-        found = await asyncio.to_thread(lambda: [row_view(row) for row in wanted.of(rows)])
-        return json_answer({"router": self._source.name, "rows": found}, headers=HEADERS)
+        found = await self._source.listed(wanted)
+        answer = {"router": self._source.name, "rows": found.rows, "silent": found.silent}
+        return json_answer(answer, headers=HEADERS)
 
     async def request(self, request: Request) -> Response:
         """All of one request that ended."""
@@ -129,13 +128,13 @@ class Console:
         query = _only(request, ("id", "tenant"))
         request_id, tenant = check_request_id(query.get("id", "")), query.get("tenant", "")
         wanted = RowFilter(request_id=_required(request_id, "id"), tenant=tenant, limit=1)
-        rows, running = list(self._source.rows), self._source.rows.running()
-        found = await asyncio.to_thread(
-            lambda: [whole_view(row, rows, running) for row in wanted.of(rows)]
-        )
-        if not found:
-            raise NotFound(f"no request {shown(request_id)} that ended is in this router's memory")
-        return json_answer(found[0], headers=HEADERS)
+        found = await self._source.listed(wanted)
+        if not found.rows:
+            raise NotFound(
+                f"no request {shown(request_id)} that ended is remembered"
+                + unanswered(found.silent)
+            )
+        return json_answer(found.rows[0], headers=HEADERS)
 
     async def configuration(self, request: Request) -> Response:
         """The configuration in force."""

@@ -19,6 +19,10 @@ class LinkRates:
         """Count a transfer of so many bytes."""
         self._moved.append((now, sender, receiver, size))
 
+    def forget(self) -> None:
+        """Forget what was counted."""
+        self._moved.clear()
+
     def rates(self, now: float) -> list[dict[str, Any]]:
         """The links that moved something lately, with bytes and transfers per second."""
         while self._moved and self._moved[0][0] <= now - _OVER_S:

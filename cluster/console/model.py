@@ -8,26 +8,24 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from cluster.console.link_rates import LinkRates
+from cluster.console.counts import Counts
+from cluster.console.peer_news import MOST_RUNNING, PeersTold, RecentRows
 from cluster.console.row_view import row_view, running_view
-from cluster.console.running_itl import STALL_S, RunningItl, evenly
-from cluster.console.source import ConsoleSource, Json, RunningView
-from cluster.console.time_series import STEP_S, WINDOW_S, TimeSeries
+from cluster.console.running_itl import RunningItl, evenly, prominence
+from cluster.console.source import Json, ModelSource, RunningView
+from cluster.console.time_series import STEP_S, WINDOW_S
 from cluster.console.ttft_rise import rises
 from cluster.console.ttft_sample import TtftSample
 from cluster.telemetry.requests.row import RequestRow
 
-# Bounds: first tokens that are explained, and rows and running requests of one event.
-_MOST_SAMPLES = 10_000
+# Bound: rows of one event.
 _MOST_ROWS = 40
 # Bound: values that stand for the ITL of all requests of an endpoint at one time.
 _MOST_ITL = 25
-_MOST_RUNNING = 60
 # Rows that a page begins with.
 _FIRST_ROWS = 100
 _Key = tuple[str, str]
@@ -59,14 +57,24 @@ class _Sections:
 
 
 class ConsoleModel:
-    """What every page shows; made once for all of them. `clock` gives seconds since the epoch."""
+    """What every page shows; made once for all of them. `clock` gives seconds since the epoch.
 
-    def __init__(self, source: ConsoleSource, clock: Callable[[], float] = time.time) -> None:
+    `counts` takes what is counted of this router and of what its source tells of others.
+    """
+
+    def __init__(
+        self,
+        source: ModelSource,
+        clock: Callable[[], float] = time.time,
+        counts: Counts | None = None,
+    ) -> None:
         self._source = source
         self._clock = clock
-        self._series = TimeSeries()
-        self._samples: deque[TtftSample] = deque(maxlen=_MOST_SAMPLES)
-        self._links = LinkRates()
+        self._counts = counts or Counts()
+        self._series = self._counts.series
+        self._samples = self._counts.samples
+        self._links = self._counts.links
+        self._peer_rows = RecentRows(_FIRST_ROWS)
         self._counted: dict[_Key, _Counted] = {}
         self._last = 0
         self._sections = _Sections()
@@ -78,7 +86,7 @@ class ConsoleModel:
         # The event loop adds rows meanwhile. So they are taken here, and none is counted twice.
         rows, self._last = self._source.rows.after(self._last), self._source.rows.last
         await asyncio.to_thread(self._count_late, rows, self._source.running())
-        self._links = LinkRates()
+        self._links.forget()
 
     def explain(self) -> None:
         """Say anew why TTFT rose; call it on a thread."""
@@ -95,36 +103,40 @@ class ConsoleModel:
         now, monotonic_s = self._clock(), time.monotonic()
         last, rows = self._source.rows.last, self._source.rows.after(self._last)
         self._last = last
-        views = self._source.running()
+        views, told = self._source.running(), self._source.peers()
+        told.count(self._counts, monotonic_s)
         self._count_running(views, monotonic_s)
         for row in rows:
             self._count_row(row, monotonic_s)
         running = set(map(_key, views))
         self._counted = {key: one for key, one in self._counted.items() if key in running}
         self._series.forget(now)
-        found = self._sections.changes(self._all_sections(views, monotonic_s))
+        found = self._sections.changes(self._all_sections(views, told, monotonic_s))
         if points := self._series.changes():
             found["series"] = points
-        if rows:
-            found["rows"] = [row_view(row) for row in rows[-_MOST_ROWS:]]
-            found["skipped"] = max(0, len(rows) - _MOST_ROWS)
+        peer_rows = [*told.rows()]
+        self._peer_rows.extend(peer_rows)
+        if rows or peer_rows:
+            found["rows"] = [row_view(row) for row in rows[-_MOST_ROWS:]] + peer_rows
+            found["skipped"] = max(0, len(rows) - _MOST_ROWS) + told.skipped
         return found | {"now": round(now, 3)}
 
     def whole(self) -> Json:
         """All that a page needs that just opened."""
         rows = self._source.rows.after(max(0, self._last - _FIRST_ROWS))
+        own = [row_view(row) for row in rows[-_FIRST_ROWS:]]
         return self._sections.known | {
             "router": self._source.name,
             "series": self._series.all(),
-            "rows": [row_view(row) for row in rows[-_FIRST_ROWS:]],
+            "rows": self._peer_rows.beside(own),
             "chart": {"window_s": WINDOW_S, "step_s": STEP_S},
             "now": round(self._clock(), 3),
         }
 
-    def _all_sections(self, views: list[RunningView], now: float) -> Json:
+    def _all_sections(self, views: list[RunningView], told: PeersTold, now: float) -> Json:
         return self._source.state() | {
             "links": self._links.rates(now),
-            "running": self._running(views),
+            "running": told.beside(self._running(views), self._clock()),
             "served": self._series.tokens_by_tenant(),
             "cluster": self._cluster,
             "rises": self._rises,
@@ -132,7 +144,7 @@ class ConsoleModel:
 
     def _running(self, views: list[RunningView]) -> Json:
         known = [(one, self._known(one).itl) for one in views]
-        shown = sorted(known, key=partial(_prominence, self._clock()))[:_MOST_RUNNING]
+        shown = sorted(known, key=partial(_prominence, self._clock()))[:MOST_RUNNING]
         return {
             "count": len(views),
             "waiting": sum(one.ttft_s is None for one in views),
@@ -205,5 +217,4 @@ def _key(view: RunningView) -> _Key:
 def _prominence(now: float, shown: tuple[RunningView, RunningItl]) -> tuple[float, float]:
     """Requests that wait for a token come first, the longest wait before; then the newest."""
     view, itl = shown
-    waits_s = now - view.received_at if view.ttft_s is None else itl.stall_s
-    return -waits_s if waits_s >= STALL_S else 0.0, -view.received_at
+    return prominence(now, view.received_at, view.ttft_s, itl.stall_s)

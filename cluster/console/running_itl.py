@@ -71,3 +71,11 @@ def evenly(ranked: Sequence[float], most: int) -> Sequence[float]:
 def _end_of(itl_s: float, times: Sequence[float]) -> float:
     """When an ITL ended that may be long ago."""
     return times[[*map(sub, times[1:], times)].index(itl_s) + 1]
+
+
+def prominence(
+    now: float, received_at: float, ttft_s: float | None, stall_s: float
+) -> tuple[float, float]:
+    """The order of running requests: the longest wait for a token first, then the newest."""
+    waits_s = now - received_at if ttft_s is None else stall_s
+    return -waits_s if waits_s >= STALL_S else 0.0, -received_at

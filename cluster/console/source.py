@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from cluster.telemetry.requests.row import ChoiceRow
-from cluster.telemetry.requests.store import RequestStore
+from cluster.telemetry.requests.store import RequestStore, RowFilter
+
+if TYPE_CHECKING:
+    from cluster.console.peer_news import PeersTold
 
 Json = dict[str, Any]
 ReplicaEnd = Literal["drain", "kill"]
@@ -39,14 +42,34 @@ class RunningView:
     token_times: tuple[Sequence[float], ...] = ()
 
 
-class ConsoleSource(Protocol):
-    """The router, as the console sees it. `name` is the router's id."""
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Rows of requests that ended, as the console shows them.
+
+    `silent` names the routers whose rows are missing, and says why.
+    """
+
+    rows: Sequence[Json]
+    silent: Mapping[str, str]
+
+
+def unanswered(silent: Mapping[str, str]) -> str:
+    """The end of a sentence on what was not found, with the routers that did not answer."""
+    return "".join(f"; no answer of {name}: {reason}" for name, reason in sorted(silent.items()))
+
+
+class ModelSource(Protocol):
+    """The router, as the model behind the feed sees it. `name` is the router's id."""
 
     name: str
     rows: RequestStore
 
     def running(self) -> list[RunningView]:
-        """The requests that run."""
+        """The requests that run in this router."""
+        ...
+
+    def peers(self) -> PeersTold:
+        """What the other routers told since the last call; it waits for nothing."""
         ...
 
     def state(self) -> Json:
@@ -57,8 +80,20 @@ class ConsoleSource(Protocol):
         """What the directory says of the cluster; raises Unavailable."""
         ...
 
+
+class ConsoleSource(ModelSource, Protocol):
+    """The routers, as the console sees them from the router `name`."""
+
+    async def listed(self, wanted: RowFilter) -> Listing:
+        """The rows that the filter chooses, of all routers."""
+        ...
+
     def configuration(self) -> Json:
         """The configuration in force, without secrets."""
+        ...
+
+    async def close(self) -> None:
+        """Ask no other router any more."""
         ...
 
 
@@ -66,7 +101,7 @@ class ConsoleActions(Protocol):
     """What an operator may do from the console. Each raises a TandemError."""
 
     async def stop_request(self, request_id: str, tenant: str, operator: str) -> None:
-        """End a request that runs in this router."""
+        """End a request that runs in this router or in another one."""
         ...
 
     async def end_replica(self, replica: str, how: ReplicaEnd, operator: str) -> None:

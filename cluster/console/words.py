@@ -50,6 +50,7 @@ def _heading(row: Row) -> Iterator[str]:
         f"request {row['request_id']}: {row['outcome']}; endpoint {row['endpoint']}, lane {lane}, "
         f"tenant {row.get('tenant', '-')}, configuration {row.get('config', '-')}"
         + (f" ({row['arm']})" if "arm" in row else "")
+        + (f", router {row['router']}" if "router" in row else "")
     )
     took = duration(row["total_s"]) if "total_s" in row else "-"
     prompt, answer = row.get("prompt_tokens", "-"), row.get("completion_tokens", 0)

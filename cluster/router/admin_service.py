@@ -18,8 +18,6 @@ from cluster.api.validation import check_tenant
 from cluster.config.schema import TandemConfig
 from cluster.config.version import config_version
 from cluster.config.weakenings import restart_notices, weakenings
-from cluster.discovery.healthy_replicas import HealthyReplicas
-from cluster.discovery.redis_directory import Directory
 from cluster.discovery.request_seal import RequestSeal
 from cluster.discovery.rollout import (
     UNDER_WAY,
@@ -38,8 +36,10 @@ from cluster.gateway.grpc_methods import (
 )
 from cluster.replica_record import ReplicaRecord, ReplicaRole
 from cluster.router.canary.routing import CanaryRouting, CanaryState
+from cluster.router.console.parts import KnownCluster
+from cluster.router.peers.peer_calls import Peers
+from cluster.router.rows.gathered_rows import GatheredRows
 from cluster.router.rows.row_service import RowService
-from cluster.rpc.membership import Membership
 from cluster.rpc.role_control import check_flip, request_purge, request_role, working_role
 from cluster.telemetry.requests.store import RequestStore
 from cluster.tenants.api_keys import ApiKeys
@@ -59,31 +59,29 @@ class AdminServicer:
 
     Each call needs an operator's key. Without one it gets Unauthenticated or PermissionDenied, and
     nothing else is read of it.
-    `latest` adds the newest load to a record, because the directory learns of it once a second.
-    `forget_streams` removes a tenant's resumable streams. `rows` lists the request log.
+    `forget_streams` removes a tenant's resumable streams. `rows` lists the request logs.
     """
 
     def __init__(
         self,
-        pools: HealthyReplicas,
-        directory: Directory,
         config: TandemConfig,
+        cluster: KnownCluster,
         keys: ApiKeys,
-        membership: Membership,
         canaries: CanaryRouting | None = None,
-        latest: Callable[[ReplicaRecord], ReplicaRecord] | None = None,
         forget_streams: Callable[[str], Awaitable[int]] | None = None,
-        rows: RequestStore | None = None,
+        rows: GatheredRows | None = None,
     ) -> None:
-        self._rows = RowService(RequestStore() if rows is None else rows, self._operator)
+        if rows is None:
+            rows = GatheredRows(RequestStore(), Peers("", list, cluster.membership.connector()))
+        self._rows = RowService(rows, self._operator)
         self._forget_streams = forget_streams
-        self._latest = latest or pools.latest
-        self._membership = membership
         self._config = config
         self._keys = keys
-        self._pools = pools
         self._canaries = canaries or CanaryRouting({})
-        self._directory = directory
+        self._latest = cluster.latest
+        self._membership = cluster.membership
+        self._pools = cluster.pools
+        self._directory = cluster.directory
         self._flipping = asyncio.Lock()
 
     def handlers(self) -> grpc.GenericRpcHandler:

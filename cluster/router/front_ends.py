@@ -1,4 +1,7 @@
-"""The front ends of a router process: a gRPC server and an HTTP server, on the configured ports."""
+"""The front ends of a router process: a gRPC server and an HTTP server, on the configured ports.
+
+Beside them it has a port for other routers.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,9 @@ from cluster.gateway.grpc_server import GrpcServer
 from cluster.gateway.uvicorn_server import HttpServer, HttpTls
 from cluster.router.admin_service import SERVICE
 from cluster.router.console.access import OperatorAccess
+from cluster.router.peers.peer_port import PeerPort
 from cluster.router.router import Router
-from cluster.sockets import reachable
+from cluster.sockets import LOOPBACK, reachable
 from cluster.telemetry.backends import CONTENT_TYPE, PrometheusBackend
 from protos.wire.tls import front_end_tls
 
@@ -24,7 +28,7 @@ _LAST_ANSWERS_S = 1.0
 
 
 class FrontEnds:
-    """Both servers while they listen; other hosts reach them at `*_address`."""
+    """The servers while they listen; other hosts reach them at `*_address`."""
 
     def __init__(
         self,
@@ -33,11 +37,14 @@ class FrontEnds:
         arrivals: SocketArrivals,
         router: Router,
         console: Console,
+        peers: PeerPort,
         grpc_address: str,
         http_address: str,
     ) -> None:
         self.grpc_address = grpc_address
         self.http_address = http_address
+        self.peer_address = peers.address
+        self._peers = peers
         self._grpc = grpc
         self._http = http
         self._arrivals = arrivals
@@ -55,8 +62,9 @@ class FrontEnds:
 
         With a certificate both front ends speak TLS alone.
         """
-        config, router, keys = access.config.router, access.router, access.keys
-        certificate, admin, console = access.config.tls.front_ends, access.admin(), access.console()
+        settings, router, keys = access.own.config, access.own.router, access.keys.clients
+        config, certificate = settings.router, settings.tls.front_ends
+        admin, console = access.admin(), access.console()
         tls = None if certificate is None else front_end_tls(certificate.identity)
         grpc = await grpc_server.start(
             router,
@@ -90,7 +98,8 @@ class FrontEnds:
             limits=ConnectionLimits(connections=most_connections(config.max_requests)),
         )
         addresses = (reachable(config.host, server.port, node) for server in (grpc, http))
-        return cls(grpc, http, arrivals, router, console, *addresses)
+        peers = await access.peer_port(node or LOOPBACK)
+        return cls(grpc, http, arrivals, router, console, peers, *addresses)
 
     async def close(self, grace_s: float) -> None:
         """Take no new requests, and let running requests end within `grace_s`.
@@ -110,3 +119,4 @@ class FrontEnds:
             await asyncio.gather(self._grpc.stop(grace_s), self._http.stop(http_grace_s))
         finally:
             ending.cancel()
+            await self._peers.close()

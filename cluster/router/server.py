@@ -27,6 +27,7 @@ from cluster.replica_record import Change, ReplicaLoad, ReplicaRecord, ReplicaRo
 from cluster.router import assembly
 from cluster.router.assembly import ServedModel
 from cluster.router.console.access import OperatorAccess
+from cluster.router.console.parts import FrontEndKeys, KnownCluster, OwnRouter
 from cluster.router.front_ends import FrontEnds
 from cluster.router.peer_exchange import PeerExchange
 from cluster.router.router import Router
@@ -110,7 +111,7 @@ class RouterServer:
         self._autoscaling: set[asyncio.Task[None]] = set()
         self._tidying: set[asyncio.Task[None]] = set()
         self._lag: asyncio.Task[None] | None = None
-        self.grpc_address = self.http_address = ""
+        self.grpc_address = self.http_address = self.peer_address = ""
 
     @classmethod
     async def start(
@@ -217,20 +218,13 @@ class RouterServer:
 
     async def _open_front_ends(self) -> None:
         access = OperatorAccess(
-            self.id,
-            self._config,
-            self.router,
-            self.pools,
-            self._directory,
-            self._membership,
-            self._exchange,
-            self.requests.store,
-            self._keys,
-            self._operators,
-            self._latest,
+            OwnRouter(self.id, self._config, self.router, self._exchange, self.requests.store),
+            KnownCluster(self.pools, self._directory, self._membership, self._latest),
+            FrontEndKeys(self._keys, self._operators),
         )
         front_ends = await FrontEnds.open(access, self._metrics, self._node)
         self.grpc_address, self.http_address = front_ends.grpc_address, front_ends.http_address
+        self.peer_address = front_ends.peer_address
         self._front_ends = front_ends
 
     async def _register(self, start_s: Mapping[str, float]) -> None:
@@ -239,6 +233,7 @@ class RouterServer:
             role="router",
             address=self.grpc_address,
             http=self.http_address,
+            peer=self.peer_address,
             generation=self._exchange.generation,
             model_identity=self._identity,
             config=config_version(self._config),

@@ -16,7 +16,7 @@ from typing import Literal, get_args
 
 from protos.wire.secret import ClusterSecret
 
-Purpose = Literal["calls", "reports", "control", "link"]
+Purpose = Literal["calls", "reports", "control", "link", "peer"]
 Side = Literal["client", "server"]
 
 PREFACE = b"tandem wire 1\n"

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from contextlib import AsyncExitStack
 
 import httpx
 import pytest
 
+from engine.errors import TandemError
 from engine.types.sampling_params import SamplingParams
 from tandem_client import Client
 from tests.e2e.serving import serve
@@ -16,6 +18,7 @@ from tests.eventually import eventually
 from tests.exactness import tie_of_a_draw
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+OPERATOR = "the operator's key of alice"
 CONFIG = """
 endpoints: {chat: {ttft_budget_ms: 600000, itl_budget_ms: 60000}}
 router: {replicas: 2}
@@ -23,7 +26,8 @@ router: {replicas: 2}
 
 
 @pytest.fixture
-def serving(model, model_folder, tmp_path):
+def serving(model, model_folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("TANDEM_OPERATOR_KEY", OPERATOR)
     (tmp_path / "config.yaml").write_text(CONFIG)
     arguments = ("--model", str(model_folder), "--dtype", "float32")
     with serve(*arguments, "--config", str(tmp_path / "config.yaml"), folder=tmp_path) as running:
@@ -53,6 +57,41 @@ async def test_resumable_streams_go_on_on_the_other_router(serving, model):
         sampling = SamplingParams(temperature=0.8, seed=3)
         assert same or tie_of_a_draw(model, tuple(prompt), ids, sampling, have), (have, ids)
         assert got.summary.completion_tokens == want.summary.completion_tokens > 1000
+
+
+async def test_an_operator_sees_and_stops_the_requests_of_both_routers(serving):
+    """Each connection reaches any of the two routers, and all of them show and stop all."""
+    names = [f"r-{number}" for number in range(10)]
+    url = serving.http.removesuffix("/v1")
+    options = {"max_tokens": 3000, "ignore_eos": True}
+
+    async def is_stopped(request_id):
+        headers = {"authorization": f"Bearer {OPERATOR}"}
+        async with httpx.AsyncClient(base_url=url, headers=headers, timeout=20) as http:
+            path = f"/console/stop?id={request_id}&tenant=default"
+            found = (await http.post(path)).status_code
+            assert found in (200, 404), found
+            return found == 200
+
+    async with AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(Client(serving.grpc)) for _ in names]
+        asked = zip(clients, names, strict=True)
+        tasks = [
+            asyncio.create_task(one.complete("hello", request_id=name, **options))
+            for one, name in asked
+        ]
+        for name in names:  # it may not have arrived yet
+            await eventually(lambda name=name: is_stopped(name))
+        ended = await asyncio.gather(*tasks, return_exceptions=True)
+        assert all("an operator stopped" in str(one) for one in ended), ended
+        assert all(isinstance(one, TandemError) for one in ended)
+    for _ in range(4):
+        listed = await asyncio.to_thread(serving.tandem, "requests")
+        lines = [line.split() for line in listed.stdout.splitlines()[1:]]
+        assert {line[2] for line in lines} >= set(names)
+        assert {line[0] for line in lines} == routers(serving), "both routers had requests"
+        explained = await asyncio.to_thread(serving.tandem, "explain", names[0])
+        assert f"request {names[0]}: cancelled" in explained.stdout
 
 
 def ids_of(answer):

@@ -9,6 +9,7 @@ import { drawPlayground, startPlayground } from "./playground.js";
 import { drawLinks, drawPools } from "./pools.js";
 import { drawRequests, startRequests } from "./requests.js";
 import { drawRise } from "./rise.js";
+import { drawRouters } from "./routers.js";
 import { drawSettings } from "./settings.js";
 import { drawTenants } from "./tenants.js";
 
@@ -29,6 +30,7 @@ const chosen = () => (location.hash.slice(1) in PAGES ? location.hash.slice(1) :
 function draw() {
   say(byId("model"), state.settings.model ?? "");
   if (!state.router) return;
+  drawRouters();
   for (const place of document.querySelectorAll(".window")) say(place, lasting(state.chart.window_s));
   PAGES[chosen()]();
 }

@@ -4,6 +4,7 @@ import { act, call } from "./access.js";
 import { byId, el, fillBar, keyed, note, say, show } from "./dom.js";
 import { clock, count, reasonName, seconds, short, stageName, stageNames } from "./format.js";
 import { state } from "./feed.js";
+import { routerOf, severalRouters } from "./routers.js";
 import { explained, stageBar } from "./waterfall.js";
 
 const MOST_SHOWN = 60;
@@ -40,19 +41,19 @@ export function drawRequests() {
   say(byId("running-count"), `${count(state.running.count)}, of which ${count(state.running.waiting)} without a first token, ${count(state.running.stalled)} stalled`);
   keyed(byId("running-rows"), running, keyOf, runningRow, updateRunning);
   const rows = found ?? [...(held ?? state.rows)].reverse();
-  say(byId("ended-title"), found ? "Ended, the slowest in this router's memory" : "Ended, the newest first");
+  say(byId("ended-title"), found ? `Ended, the slowest in ${severalRouters() ? "the routers' memories" : "this router's memory"}` : "Ended, the newest first");
   show(byId("filter-live"), found !== null);
   keyed(byId("ended-rows"), rows.filter(isChosen).slice(0, MOST_SHOWN), (row) => `${keyOf(row)} ${row.received_at}`, endedRow);
 }
 
-const keyOf = (row) => `${row.tenant} ${row.request_id}`;
+const keyOf = (row) => `${row.router ?? ""} ${row.tenant} ${row.request_id}`;
 
 function isChosen(row) {
   const text = byId("filter-text").value.trim().toLowerCase();
   const endpoint = byId("filter-endpoint").value;
   if (endpoint && row.endpoint !== endpoint) return false;
   if (byId("filter-failed").checked && (row.outcome ?? "ok") === "ok") return false;
-  const words = [row.request_id, row.tenant, row.endpoint, row.outcome, row.refused_for, row.prefill_replica, row.decode_replica];
+  const words = [row.request_id, row.tenant, row.endpoint, row.outcome, row.refused_for, row.prefill_replica, row.decode_replica, routerOf(row)];
   return !text || words.some((one) => one?.toLowerCase().includes(text));
 }
 
@@ -75,14 +76,16 @@ function updateRunning(child, row) {
   fillBar(cells[8].firstChild, [["stage-prefill", first, label], ["stage-decode", age - first, label]], Math.max(1, oldest));
   say(cells[6], row.stall_s ? `${seconds(row.stall_s)}, goes on` : seconds(row.longest_stall_s || null));
   cells[6].classList.toggle("problem", row.stall_s > 0);
-  say(cells[7], row.prefill_replica ? where : row.waited_for ? `router: ${reasonName(row.waited_for)}` : "router");
+  const router = routerOf(row) ? short(routerOf(row)) : "router";
+  const reached = routerOf(row) ? `${router}: ${where}` : where;
+  say(cells[7], row.prefill_replica ? reached : row.waited_for ? `${router}: ${reasonName(row.waited_for)}` : router);
 }
 
 function endedRow(row) {
   const open = el("button", { type: "button", class: "open", title: row.request_id, on: { click: () => openRequest(row) } }, short(row.request_id));
   const outcome = row.refused_for ? `refused: ${reasonName(row.refused_for)}` : row.outcome;
   const where = [row.prefill_replica, row.decode_replica].filter(Boolean).join(" → ");
-  return el("tr", { class: row.outcome === "ok" ? "" : "failed" }, el("th", { scope: "row" }, open, el("span", { class: "quiet" }, ` ${clock(row.received_at + (row.total_s ?? 0))}`)), el("td", {}, row.endpoint), el("td", {}, row.tenant ?? "–"), el("td", { title: row.reason ?? "" }, outcome), el("td", { class: "number" }, seconds(row.ttft_s)), el("td", { class: "number" }, seconds(row.gap_p95_s)), el("td", { class: "number" }, `${count(row.prompt_tokens)} + ${count(row.completion_tokens)}`), el("td", { class: "stages", title: where }, row.stages?.length ? stageBar(row.stages) : "–"));
+  return el("tr", { class: row.outcome === "ok" ? "" : "failed" }, el("th", { scope: "row" }, open, el("span", { class: "quiet" }, ` ${clock(row.received_at + (row.total_s ?? 0))} ${short(routerOf(row))}`.trimEnd())), el("td", {}, row.endpoint), el("td", {}, row.tenant ?? "–"), el("td", { title: row.reason ?? "" }, outcome), el("td", { class: "number" }, seconds(row.ttft_s)), el("td", { class: "number" }, seconds(row.gap_p95_s)), el("td", { class: "number" }, `${count(row.prompt_tokens)} + ${count(row.completion_tokens)}`), el("td", { class: "stages", title: where }, row.stages?.length ? stageBar(row.stages) : "–"));
 }
 
 /** Opens a request that ended as a waterfall with its words. */
@@ -104,7 +107,9 @@ async function slowest() {
   const endpoint = byId("filter-endpoint").value;
   if (endpoint) query.endpoint = endpoint;
   try {
-    found = (await call(`console/requests?${new URLSearchParams(query)}`)).rows;
+    const answer = await call(`console/requests?${new URLSearchParams(query)}`);
+    found = answer.rows;
+    for (const [name, reason] of Object.entries(answer.silent)) note(`The requests of ${name} are missing: ${reason}.`);
     drawRequests();
   } catch (error) {
     note(error.message);

@@ -1,69 +1,65 @@
-"""The parts of a router that operators see and act on, and the doors that lead to them."""
+"""The doors that lead operators to a router: the admin service, the console, other routers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
-from cluster.config.schema import TandemConfig
 from cluster.console.app import Console
-from cluster.discovery.healthy_replicas import HealthyReplicas
-from cluster.discovery.redis_directory import Directory
-from cluster.replica_record import ReplicaRecord
+from cluster.console.news_feed import NewsFeed
 from cluster.router.admin_service import AdminServicer
 from cluster.router.console.acts import OperatorActs
+from cluster.router.console.cluster_view import ClusterView
+from cluster.router.console.parts import FrontEndKeys, KnownCluster, OwnRouter
+from cluster.router.console.peer_server import PeerServer
 from cluster.router.console.view import RouterView
-from cluster.router.peer_exchange import PeerExchange
-from cluster.router.router import Router
-from cluster.rpc.membership import Membership
-from cluster.telemetry.requests.store import RequestStore
-from cluster.tenants.api_keys import ApiKeys
+from cluster.router.peers.news_following import FollowedNews
+from cluster.router.peers.peer_calls import Peers
+from cluster.router.peers.peer_port import PeerPort
+from cluster.router.rows.gathered_rows import GatheredRows
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorAccess:
-    """The parts of the router `name`. `keys` are those of clients, `operators` those of operators.
+    """What operators see and act on, behind the keys."""
 
-    `latest` adds the newest load to a record.
-    """
-
-    name: str
-    config: TandemConfig
-    router: Router
-    pools: HealthyReplicas
-    directory: Directory
-    membership: Membership
-    exchange: PeerExchange
-    rows: RequestStore
-    keys: ApiKeys | None
-    operators: ApiKeys
-    latest: Callable[[ReplicaRecord], ReplicaRecord]
+    own: OwnRouter
+    cluster: KnownCluster
+    keys: FrontEndKeys
 
     def admin(self) -> AdminServicer:
         """The gRPC service of operators' commands."""
+        own = self.own
         return AdminServicer(
-            self.pools,
-            self.directory,
-            self.config,
-            self.operators,
-            self.membership,
-            self.exchange.canaries,
-            self.latest,
-            self.router.forget_streams,
-            self.rows,
+            own.config,
+            self.cluster,
+            self.keys.operators,
+            own.exchange.canaries,
+            own.router.forget_streams,
+            self._rows(),
         )
 
     def console(self) -> Console:
         """The page of operators."""
-        view = RouterView(
-            self.name,
-            self.config,
-            self.router,
-            self.pools,
-            self.directory,
-            self.exchange,
-            self.rows,
-            self.latest,
-        )
-        acts = OperatorActs(self.router, self.pools, self.directory, self.membership)
-        return Console(view, acts, self.keys, self.operators)
+        view = ClusterView(self._view(), FollowedNews(self._peers()), self._rows())
+        return Console(view, self._acts(), self.keys.clients, self.keys.operators)
+
+    async def peer_port(self, host: str) -> PeerPort:
+        """The port for other routers on a free port of `host`; raises ConfigError.
+
+        Only members of the cluster get in, and the asking router has checked the operator's key.
+        """
+        server = PeerServer(NewsFeed(self._view()), self._rows(), self._acts().stop_here)
+        return await PeerPort.open(self.cluster.membership, server.serve, host)
+
+    def _view(self) -> RouterView:
+        return RouterView(self.own, self.cluster)
+
+    def _acts(self) -> OperatorActs:
+        return OperatorActs(self.own, self.cluster, self._peers())
+
+    def _rows(self) -> GatheredRows:
+        return GatheredRows(self.own.rows, self._peers())
+
+    def _peers(self) -> Peers:
+        known = self.cluster
+        return Peers(self.own.name, known.pools.members, known.membership.connector())

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
 from cluster.config.schema import TandemConfig
 from cluster.config.version import config_version
+from cluster.console.peer_news import PeersTold
 from cluster.console.source import Json, RunningView
-from cluster.discovery.healthy_replicas import HealthyReplicas
-from cluster.discovery.redis_directory import Directory
 from cluster.discovery.rollout import RolloutState
 from cluster.replica_record import ReplicaRecord
 from cluster.router.accounting import EPOCH_S, RequestAccount
 from cluster.router.canary.routing import CanaryState
-from cluster.router.peer_exchange import PeerExchange
-from cluster.router.router import Router
-from cluster.telemetry.requests.store import RequestStore
+from cluster.router.console.parts import KnownCluster, OwnRouter
 
 _LOAD = (
     *("waiting", "running", "streams", "batch_limit", "step_s", "prompt_tokens_due"),
@@ -28,38 +24,31 @@ _TENANTS_SHOWN = 64
 
 
 class RouterView:
-    """Reads the parts of the router `name`; implements `cluster.console.source.ConsoleSource`."""
+    """Reads the parts of a router; implements `cluster.console.source.ModelSource`."""
 
-    def __init__(
-        self,
-        name: str,
-        config: TandemConfig,
-        router: Router,
-        pools: HealthyReplicas,
-        directory: Directory,
-        exchange: PeerExchange,
-        rows: RequestStore,
-        latest: Callable[[ReplicaRecord], ReplicaRecord],
-    ) -> None:
-        self.name = name
-        self.rows = rows
-        self._config = config
-        self._router = router
-        self._pools = pools
-        self._directory = directory
-        self._exchange = exchange
-        self._latest = latest
-        self._settings = self._settings_of(config)
+    def __init__(self, own: OwnRouter, cluster: KnownCluster) -> None:
+        self.name = own.name
+        self.rows = own.rows
+        self._config = own.config
+        self._router = own.router
+        self._exchange = own.exchange
+        self._cluster = cluster
+        self._settings = self._settings_of(own.config)
 
     def running(self) -> list[RunningView]:
         """The requests that run in this router."""
         return [_running(one.account) for one in self._router.in_flight]
 
+    def peers(self) -> PeersTold:
+        """Nothing: this view is of one router alone."""
+        return PeersTold()
+
     def state(self) -> Json:
         """Replicas, tenants, canaries, and the settings that the page needs."""
-        members = self._pools.members()
+        known = self._cluster
+        members = known.pools.members()
         return {
-            "replicas": {one.id: self._replica(self._latest(one)) for one in members},
+            "replicas": {one.id: self._replica(known.latest(one)) for one in members},
             "missing": list(self._router.missing()),
             "tenants": self._tenants(),
             "canaries": [_canary(one) for one in self._exchange.canaries.states()],
@@ -68,14 +57,15 @@ class RouterView:
 
     async def cluster(self) -> Json:
         """The last rollout, whether a `tandem serve` listens, what starts; raises Unavailable."""
-        text, launcher = await self._directory.rollout_state(), await self._directory.launcher()
+        directory = self._cluster.directory
+        text, launcher = await directory.rollout_state(), await directory.launcher()
         rollout = None
         if text:
             try:
                 rollout = asdict(RolloutState.from_json(text))
             except ValueError:
                 rollout = None
-        starting = [one.shown for one in await self._directory.starting.unfinished()]
+        starting = [one.shown for one in await directory.starting.unfinished()]
         return {"rollout": rollout, "launched": launcher is not None, "starting": starting}
 
     def configuration(self) -> Json:
@@ -110,7 +100,7 @@ class RouterView:
         found: Json = {name: getattr(load, name) for name in _LOAD}
         blocks = {name: getattr(load, f"blocks_{name}") for name in _BLOCKS}
         blocks["running"] = max(0, load.blocks_used - load.blocks_leased - load.blocks_quarantined)
-        health = "ok" if self._pools.trusted(record) else "lost"
+        health = "ok" if self._cluster.pools.trusted(record) else "lost"
         return found | {
             "role": record.role,
             "home": record.home or record.role,
@@ -122,8 +112,13 @@ class RouterView:
 
     def _tenants(self) -> Json:
         shares = self._exchange.fairness.shown(self._config.tenants)
-        most = sorted(shares.items(), key=lambda item: -item[1]["served"])[:_TENANTS_SHOWN]
-        return dict(most)
+        return most_served(shares)
+
+
+def most_served(tenants: Json) -> Json:
+    """The tenants that were served most, as many as are shown."""
+    most = sorted(tenants.items(), key=lambda item: -item[1]["served"])[:_TENANTS_SHOWN]
+    return dict(most)
 
 
 def _running(account: RequestAccount) -> RunningView:

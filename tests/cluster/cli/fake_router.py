@@ -71,6 +71,7 @@ class Admin(router_pb2_grpc.AdminServicer):
         # What starts at the next status; then the rollout serves.
         self.starting: list[router_pb2.StartingReplica] = []
         self.rows: list[str] = []
+        self.silent: dict[str, str] = {}
         self.wanted: list[router_pb2.ListRequestsRequest] = []
 
     def note(self, context: Any) -> None:
@@ -120,7 +121,9 @@ class Admin(router_pb2_grpc.AdminServicer):
     ) -> router_pb2.ListRequestsResponse:
         self.note(context)
         self.wanted.append(request)
-        return router_pb2.ListRequestsResponse(rows=self.rows, held=len(self.rows))
+        return router_pb2.ListRequestsResponse(
+            rows=self.rows, held=len(self.rows), silent=self.silent
+        )
 
     async def Stop(self, request: Any, context: Any) -> router_pb2.StopResponse:  # noqa: N802
         self.note(context)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from dataclasses import asdict, replace
 
 import pytest
@@ -79,15 +80,44 @@ def test_requests_are_a_table_or_json(capsys: pytest.CaptureFixture[str], router
     assert [one["request_id"] for one in json.loads(out)] == ["r-1", "r-2"]
 
 
-def test_requests_of_several_routers_are_listed_together(
+def test_a_request_that_several_routers_tell_of_is_listed_once(
     capsys: pytest.CaptureFixture[str], router: Router
 ) -> None:
     router.admin.rows = [json.dumps(brief(row)) for row in (REFUSED, ROW)]
     both = f"{router.address},{router.address}"
-    for flags, names in ((("--limit", "3"), "r-1 r-1 r-2"), (("--slowest",), "r-1 r-1 r-2 r-2")):
+    for flags, names in ((("--limit", "3"), "r-1 r-2"), (("--slowest",), "r-1 r-2")):
         code, out, _ = run(capsys, "requests", *flags, "--address", both)
         assert code == 0
         assert [line.split()[1] for line in out.splitlines()[1:]] == names.split()
+
+
+def test_rows_of_several_routers_have_a_column_and_a_silent_router_is_named(
+    capsys: pytest.CaptureFixture[str], router: Router
+) -> None:
+    rows = ((REFUSED, "router-0"), (ROW, "router-1"))
+    router.admin.rows = [json.dumps(brief(row) | {"router": name}) for row, name in rows]
+    router.admin.silent = {"router-2": "it did not\x1b[31m answer"}
+    code, out, err = run(capsys, "requests", "--address", router.address)
+    assert code == 0
+    assert [line.split()[0] for line in out.splitlines()] == ["router", "router-1", "router-0"]
+    assert err == "the requests of router-2 are missing: it did not\ufffd[31m answer\n"
+    router.admin.rows = [json.dumps(whole(ROW) | {"behind": [], "router": "router-1"})]
+    _, out, err = run(capsys, "explain", "r-1", "--address", router.address)
+    assert out.splitlines()[0].endswith("configuration 3f9a1c02, router router-1")
+    assert "router-2" in err
+
+
+def test_one_of_several_addresses_may_be_dead(
+    capsys: pytest.CaptureFixture[str], router: Router
+) -> None:
+    router.admin.rows = [json.dumps(brief(ROW))]
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        dead = f"127.0.0.1:{closed.getsockname()[1]}"
+    code, out, err = run(capsys, "requests", "--address", f"{dead},{router.address}")
+    assert (code, len(out.splitlines())) == (0, 2)
+    assert err.startswith(f"the requests of {dead} are missing: ")
+    code, out, err = run(capsys, "requests", "--address", f"{dead},{dead}")
+    assert (code, out) != (0, "") and code != 0 and err.startswith("tandem: ")
 
 
 def test_requests_are_filtered_by_the_router(
@@ -173,7 +203,7 @@ def test_a_refused_request_is_explained(capsys: pytest.CaptureFixture[str], rout
 def test_an_unknown_request_is_one_line(capsys: pytest.CaptureFixture[str], router: Router) -> None:
     code, out, err = run(capsys, "explain", "r-9", "--address", router.address)
     assert (code, out) == (2, "")
-    assert err.startswith("tandem: no request 'r-9' that ended is remembered there")
+    assert err.startswith("tandem: no request 'r-9' that ended is remembered;")
 
 
 def test_a_request_without_a_token_says_for_how_long(

@@ -93,6 +93,14 @@ def test_without_a_rise_it_says_so():
     ]
 
 
+def test_a_silent_router_is_named_and_slow_requests_have_their_router():
+    rows = [brief(ROW) | {"router": "router-1"}]
+    silent = {"router-2": "it did not answer for 1 s"}
+    _, first, *others = sections_of(STATUS, rows, 60.0, silent=silent)
+    assert first.rows == [("router-2", "it did not answer for 1 s")]
+    assert (others[-1].columns[0], others[-1].rows[0][0]) == ("router", "router-1")
+
+
 @pytest.mark.parametrize("wrong", ["0", "-1", "soon", "1e9", "nan"])
 def test_a_wrong_interval_is_refused(router: Router, capsys, wrong):
     assert run(capsys, "top", "--address", router.address, f"--every={wrong}")[0] == 2

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from cluster.console.source import RunningView
+from cluster.console.peer_news import PeersTold
+from cluster.console.row_view import row_view, whole_view
+from cluster.console.source import Listing, RunningView
 from cluster.telemetry.requests.row import ChoiceRow, RequestRow
 from cluster.telemetry.requests.store import RequestStore
 from engine.errors import NotFound, Unavailable
@@ -44,13 +46,30 @@ class ScriptedSource:
         self.down = False
         self.asked = 0
         self.done: list[tuple[str, ...]] = []
+        self.told = PeersTold()
+        self.silent: dict[str, str] = {}
+        self.closed = False
 
     def running(self):
         self.asked += 1
         return self.views
 
+    def peers(self):
+        told, self.told = self.told, PeersTold()
+        return told
+
     def state(self):
         return dict(self.sections)
+
+    async def listed(self, wanted):
+        rows = list(self.rows)
+        views = [row_view(one) for one in wanted.of(rows)]
+        if wanted.request_id:
+            views = [whole_view(one, rows) for one in wanted.of(rows)]
+        return Listing(views, self.silent)
+
+    async def close(self):
+        self.closed = True
 
     async def cluster(self):
         if self.down:

@@ -21,6 +21,7 @@ from cluster.discovery.rollout import (
 )
 from cluster.gateway.grpc_methods import Received
 from cluster.router.admin_service import AdminServicer
+from cluster.router.console.parts import KnownCluster
 from cluster.rpc.membership import Membership
 from cluster.tenants.api_keys import ApiKeys
 from decode_pool.config import DecodeConfig
@@ -105,4 +106,5 @@ class Context:
 def admin_of(directory, running=RUNNING):
     """The router's methods for operators, without a key."""
     roster = HealthyReplicas(Roster())
-    return AdminServicer(roster, directory, running, Anybody({}), Membership(SECRET))
+    known = KnownCluster(roster, directory, Membership(SECRET), roster.latest)
+    return AdminServicer(running, known, Anybody({}))

@@ -1,0 +1,200 @@
+"""What a router tells the console of another one: counts, rows, and the requests that run."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from cluster.console.counts import (
+    Counts,
+    EndedCount,
+    ItlCount,
+    Logged,
+    MovedCount,
+    RefusedCount,
+    ServedCount,
+)
+from cluster.console.running_itl import prominence
+from cluster.console.ttft_sample import TtftSample
+from engine.errors import Unavailable
+
+Json = dict[str, Any]
+# Bound: running requests that one event of the feed has.
+MOST_RUNNING = 60
+
+
+@dataclass(frozen=True, slots=True)
+class RunningNews:
+    """The requests that run in a router, and the rows of the most prominent ones."""
+
+    count: int = 0
+    waiting: int = 0
+    rows: tuple[Json, ...] = ()
+    stalled: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PeerNews:
+    """What happened in a router up to the numbers `counts_at` and `rows_at`.
+
+    With `more`, counts behind that number are there already. `skipped` rows are not among `rows`.
+    `tenants` are as `FairShare.shown` has them. A version that does not tell a field leaves it out.
+    """
+
+    counts_at: int
+    rows_at: int
+    more: bool = False
+    first_tokens: tuple[TtftSample, ...] = ()
+    ended: tuple[EndedCount, ...] = ()
+    itl: tuple[ItlCount, ...] = ()
+    refused: tuple[RefusedCount, ...] = ()
+    served: tuple[ServedCount, ...] = ()
+    moved: tuple[MovedCount, ...] = ()
+    rows: tuple[Json, ...] = ()
+    skipped: int = 0
+    running: RunningNews = field(default_factory=RunningNews)
+    tenants: Json = field(default_factory=dict)
+
+    def to_json(self) -> bytes:
+        """The news as another router reads them."""
+        return _NEWS.dump_json(self)
+
+    @classmethod
+    def from_json(cls, data: bytes) -> PeerNews:
+        """Read news; unknown fields are ignored. Raises Unavailable if they are bad."""
+        try:
+            news = _NEWS.validate_json(data)
+        except ValidationError:
+            raise Unavailable("its answer cannot be read") from None
+        try:
+            _try(news)
+        except (KeyError, TypeError, ValueError, AttributeError):
+            raise Unavailable("its answer lacks what this router reads") from None
+        return news
+
+
+_NEWS = TypeAdapter(PeerNews)
+
+
+def _try(news: PeerNews) -> None:
+    """Read the news once, so that they cannot end the feed later."""
+    times = [one[0] for group in (news.ended, news.itl, news.refused, news.served) for one in group]
+    times += [one.at for one in news.first_tokens] + [_end(row) for row in news.rows]
+    times += [one for row in news.running.rows for one in _prominence(row, 0.0)]
+    if not all(map(isfinite, times)):
+        raise ValueError("a time is not finite")
+    merged_tenants(news.tenants, [news.tenants])
+
+
+def by_kind(logged: list[Logged]) -> Json:
+    """Logged counts as the fields of `PeerNews`."""
+    found: dict[str, list[object]] = {}
+    for kind, one in logged:
+        found.setdefault(kind, []).append(one)
+    return {kind: tuple(counts) for kind, counts in found.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class PeersTold:
+    """What the other routers told since the last look, and what of theirs runs, by router."""
+
+    news: tuple[tuple[str, PeerNews], ...] = ()
+    running: Mapping[str, RunningNews] = field(default_factory=dict)
+
+    def count(self, counts: Counts, now: float) -> None:
+        """Add what happened to these counts; `now` is monotonic."""
+        for _, one in self.news:
+            for sample in one.first_tokens:
+                counts.samples.append(sample)
+                counts.series.first_token(sample.at, sample.endpoint, sample.ttft_s)
+            for at, endpoint, itl_s, longest_s, failed in one.ended:
+                counts.series.ended(at, endpoint, itl_s, longest_s, failed=failed)
+            for itl in one.itl:
+                counts.series.itl(*itl)
+            for refused in one.refused:
+                counts.series.refused(*refused)
+            for served in one.served:
+                counts.series.served(*served)
+            for moved in one.moved:
+                counts.links.moved(now, *moved)
+
+    def rows(self) -> Iterator[Json]:
+        """The rows of requests that ended, each with its router."""
+        for router, one in self.news:
+            yield from named(router, one.rows)
+
+    @property
+    def skipped(self) -> int:
+        """Rows that no router told."""
+        return sum(one.skipped for _, one in self.news)
+
+    def beside(self, own: Json, now: float) -> Json:
+        """The running requests of this router and of the others, the most prominent first."""
+        if not self.running:
+            return own
+        rows = [*own["rows"]]
+        for router, one in self.running.items():
+            rows += named(router, one.rows)
+        return {
+            "count": own["count"] + sum(one.count for one in self.running.values()),
+            "waiting": own["waiting"] + sum(one.waiting for one in self.running.values()),
+            "stalled": own["stalled"] + sum(one.stalled for one in self.running.values()),
+            "rows": sorted(rows, key=lambda row: _prominence(row, now))[:MOST_RUNNING],
+        }
+
+
+class RecentRows(deque[Json]):
+    """The last rows of other routers, for pages that open."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(maxlen=most)
+        self._most = most
+
+    def beside(self, own: list[Json]) -> list[Json]:
+        """The last rows of all routers, in the order of their ends."""
+        return sorted([*own, *self], key=_end)[-self._most :] if self else own
+
+
+def named(router: str, rows: tuple[Json, ...] | list[Json]) -> Iterator[Json]:
+    """The rows with the name of their router."""
+    for row in rows:
+        yield row | {"router": router}
+
+
+def merged_tenants(own: Json, others: list[Json]) -> Json:
+    """Tenants with their use and limits summed over the routers.
+
+    What a tenant was served counts over all routers in each of them, so the most known holds.
+    """
+    found = {name: _copied(one) for name, one in own.items()}
+    for name, one in ((name, one) for tenants in others for name, one in tenants.items()):
+        if name not in found:
+            found[name] = _copied(one)
+            continue
+        known = found[name]
+        known["served"] = max(known["served"], one["served"])
+        known["waiting_requests"] += one["waiting_requests"]
+        for cap, use in one["caps"].items():
+            sums = known["caps"].setdefault(cap, {"used": 0, "here": None, "cap": use["cap"]})
+            sums["used"] += use["used"]
+            if sums["here"] is not None and use["here"] is not None:
+                sums["here"] += use["here"]
+    return found
+
+
+def _copied(tenant: Json) -> Json:
+    return tenant | {"caps": {name: dict(one) for name, one in tenant["caps"].items()}}
+
+
+def _prominence(row: Json, now: float) -> tuple[float, float]:
+    """As the model orders running requests."""
+    return prominence(now, row["received_at"], row["ttft_s"], row.get("stall_s", 0.0))
+
+
+def _end(row: Json) -> float:
+    return float(row["received_at"]) + float(row.get("total_s", 0.0))

@@ -1,0 +1,175 @@
+"""Rows of requests that ended, of this router and of all others, each with its router's name."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from cluster.api.limits import LISTED_ROWS
+from cluster.console.row_view import row_view, whole_view
+from cluster.console.time_series import WINDOW_S
+from cluster.console.ttft_sample import TtftSample
+from cluster.console.words import in_words
+from cluster.router.peers.peer_calls import Peers
+from cluster.telemetry.requests.behind import blockers
+from cluster.telemetry.requests.row import RequestRow, brief, whole
+from cluster.telemetry.requests.store import RequestStore, RowFilter
+from protos.peer_pb2 import PeerQuestion, RowsAnswer, RowsQuestion
+from protos.router_pb2 import ListRequestsRequest
+
+Json = dict[str, Any]
+# Bounds: rows with all their choices in one answer, where a client used an id more than once, and
+# first tokens of another router that count for the explanation of rises.
+_MOST_WHOLE = 4
+_MOST_FIRST_TOKENS = 2000
+_FIRST_TOKENS = TypeAdapter(list[TtftSample])
+
+
+@dataclass(frozen=True, slots=True)
+class RowList:
+    """Rows as they were wanted, and how many are held.
+
+    `first_tokens` are those of the last quarter of an hour, where wanted. `silent` names the
+    routers whose rows are missing, and says why.
+    """
+
+    rows: list[Json]
+    held: int = 0
+    first_tokens: list[TtftSample] = field(default_factory=list)
+    silent: Mapping[str, str] = field(default_factory=dict)
+
+
+class GatheredRows:
+    """Lists the rows of this router's memory, and asks the other routers for theirs."""
+
+    def __init__(self, store: RequestStore, peers: Peers) -> None:
+        self._store = store
+        self._peers = peers
+
+    async def gather(self, question: RowsQuestion) -> RowList:
+        """The rows of all routers that answer, in the order of the filter.
+
+        InvalidRequest for a wrong filter. In a cluster of one router rows name no router.
+        """
+        if not self._peers.others():
+            return await self._own(question)
+        own, answers = await asyncio.gather(
+            self._own(question), self._peers.ask_all(PeerQuestion(rows=question))
+        )
+        silent = dict(answers.silent)
+        found = {name: one.rows for name, one in answers.found.items()}
+        # A loop over thousands of rows would delay tokens.
+        return await asyncio.to_thread(_merged, self._peers.name, own, found, silent, question)
+
+    async def answer(self, question: RowsQuestion) -> RowsAnswer:
+        """The rows of this router alone, for another router; InvalidRequest for a wrong filter."""
+        own = await self._own(question)
+        first_tokens = own.first_tokens[-_MOST_FIRST_TOKENS:]
+        return await asyncio.to_thread(
+            lambda: RowsAnswer(
+                rows=map(json.dumps, own.rows),
+                held=own.held,
+                first_tokens=_FIRST_TOKENS.dump_json(first_tokens) if first_tokens else b"",
+            )
+        )
+
+    async def _own(self, question: RowsQuestion) -> RowList:
+        wanted, rows = filter_of(question.wanted), list(self._store)
+        form = _FOR_CONSOLE if question.for_console else _FOR_TERMINALS
+        running = self._store.running() if wanted.request_id else []
+        listed = await asyncio.to_thread(_listed, wanted, rows, running, form)
+        first_tokens: list[TtftSample] = []
+        if question.wanted.rises:
+            first_tokens = await asyncio.to_thread(_first_tokens, rows)
+        return RowList(listed, len(rows), first_tokens)
+
+
+def rows_question(wanted: RowFilter, *, for_console: bool = False) -> RowsQuestion:
+    """The question for the rows that a filter chooses."""
+    return RowsQuestion(wanted=ListRequestsRequest(**asdict(wanted)), for_console=for_console)
+
+
+def filter_of(wire: ListRequestsRequest) -> RowFilter:
+    """The filter of a request; raises InvalidRequest."""
+    return RowFilter(
+        wire.request_id,
+        wire.endpoint,
+        wire.tenant,
+        wire.failed,
+        wire.since_s,
+        wire.slowest,
+        wire.limit,
+    )
+
+
+def _explained(row: RequestRow, rows: Sequence[RequestRow], running: Sequence[RequestRow]) -> Json:
+    return whole(row) | {"behind": [asdict(one) for one in blockers(row, rows, running)]}
+
+
+# The form of a row in a list, and of a row with all its choices.
+_Rows = Sequence[RequestRow]
+_Forms = tuple[Callable[[RequestRow], Json], Callable[[RequestRow, _Rows, _Rows], Json]]
+_FOR_CONSOLE: _Forms = (row_view, whole_view)
+_FOR_TERMINALS: _Forms = (brief, _explained)
+
+
+def _listed(wanted: RowFilter, rows: _Rows, running: _Rows, forms: _Forms) -> list[Json]:
+    found, (short, full) = wanted.of(rows), forms
+    if not wanted.request_id:
+        return [short(row) for row in found]
+    return [full(row, rows, running) for row in found[:_MOST_WHOLE]]
+
+
+def _first_tokens(rows: Sequence[RequestRow]) -> list[TtftSample]:
+    since = time.time() - WINDOW_S
+    samples = (TtftSample.of_row(row) for row in rows if row.received_at >= since)
+    return [one for one in samples if one is not None]
+
+
+def _merged(
+    name: str,
+    own: RowList,
+    answers: Mapping[str, RowsAnswer],
+    silent: dict[str, str],
+    question: RowsQuestion,
+) -> RowList:
+    """The rows of this router and the readable answers of the others."""
+    rows, held = [_named(row, name) for row in own.rows], own.held
+    first_tokens = list(own.first_tokens)
+    slowest = question.wanted.slowest
+    for router, answer in answers.items():
+        try:
+            theirs = [_named(json.loads(row), router) for row in answer.rows]
+            [_rank(row, slowest=slowest) for row in theirs]
+            if answer.first_tokens:
+                first_tokens += _FIRST_TOKENS.validate_json(answer.first_tokens)
+        except (ValueError, TypeError, KeyError, AttributeError):
+            silent[router] = "its rows cannot be read"
+            continue
+        rows += theirs
+        held += answer.held
+    rows.sort(key=lambda row: -_rank(row, slowest=slowest))
+    most = question.wanted.limit or LISTED_ROWS
+    if question.wanted.request_id:
+        most = min(most, _MOST_WHOLE)
+    return RowList(rows[:most], held, first_tokens, silent)
+
+
+def _named(row: Json, router: str) -> Json:
+    """The row with its router, also in its words."""
+    named = row | {"router": router}
+    return named | {"words": in_words(named)} if "words" in row else named
+
+
+def _rank(row: Json, *, slowest: bool) -> float:
+    """As `RowFilter` orders rows: by TTFT, or by the time of the end."""
+    total_s = float(row.get("total_s", 0.0))
+    if slowest:
+        return float(row.get("ttft_s", total_s))
+    return float(row["received_at"]) + total_s

@@ -1,0 +1,76 @@
+"""Rows of all routers: in one order, each with its router, and no bad answer among them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from cluster.router.rows.gathered_rows import GatheredRows, rows_question
+from cluster.telemetry.requests.store import RequestStore, RowFilter
+from engine.errors import InvalidRequest
+from protos.peer_pb2 import PeerAnswer, PeerQuestion, RowsAnswer, RowsQuestion
+from protos.router_pb2 import ListRequestsRequest
+from tests.cluster.console.scripted_source import NOW, choice, row
+from tests.cluster.router.peers.rig import peers_of, saying
+
+
+def store(*names, ttft_s=0.1):
+    rows = RequestStore()
+    for at, name in enumerate(names):
+        rows.add(row(name, NOW + at, choice(ttft_s)))
+    return rows
+
+
+def other(rows):
+    """A router with these rows."""
+
+    async def serve(stream):
+        there = GatheredRows(rows, None)
+        while True:
+            question = PeerQuestion.FromString(await stream.read())
+            answer = PeerAnswer(rows=await there.answer(question.rows))
+            await stream.write(answer.SerializeToString())
+
+    return serve
+
+
+def names_of(found):
+    return [one["request_id"] for one in found.rows]
+
+
+async def test_rows_of_all_routers_come_in_the_order_of_the_filter():
+    here, there = store("a", "-", "c", ttft_s=0.2), store("-", "b", "-", "d")
+    async with peers_of(other=other(there)) as (peers, _):
+        rows = GatheredRows(here, peers)
+        found = await rows.gather(rows_question(RowFilter(limit=3)))
+        assert names_of(found) == ["d", "c", "-"]
+        assert [one["router"] for one in found.rows[:2]] == ["other", "here"]
+        assert (found.held, found.silent) == (7, {})
+        slowest = await rows.gather(rows_question(RowFilter(slowest=True, limit=4)))
+        assert names_of(slowest)[:3] == ["c", "-", "a"]
+        both = await rows.gather(rows_question(RowFilter(request_id="-"), for_console=True))
+        assert {one["router"] for one in both.rows} == {"here", "other"}
+        assert all(f"router {one['router']}" in one["words"]["request"][0] for one in both.rows)
+        rises = RowsQuestion(wanted=ListRequestsRequest(rises=True, since_s=1e12))
+        assert (await rows.gather(rises)).first_tokens == []
+        with pytest.raises(InvalidRequest):
+            await rows.gather(RowsQuestion(wanted=ListRequestsRequest(limit=5000)))
+
+
+@pytest.mark.parametrize(
+    "bad", ["{", "[]", "{}", "7", '{"received_at": "late"}', '{"received_at": null}']
+)
+async def test_rows_that_cannot_be_read_are_a_reason(bad):
+    answer = PeerAnswer(rows=RowsAnswer(rows=['{"received_at": 1}', bad]))
+    async with peers_of(odd=saying(lambda question: answer)) as (peers, _):
+        found = await GatheredRows(store("a"), peers).gather(RowsQuestion())
+    assert names_of(found) == ["a"]
+    assert found.silent == {"odd": "its rows cannot be read"}
+
+
+async def test_first_tokens_that_cannot_be_read_are_a_reason():
+    answer = PeerAnswer(rows=RowsAnswer(first_tokens=json.dumps([{"at": 1}]).encode()))
+    async with peers_of(odd=saying(lambda question: answer)) as (peers, _):
+        found = await GatheredRows(store("a"), peers).gather(RowsQuestion())
+    assert found.silent == {"odd": "its rows cannot be read"}
