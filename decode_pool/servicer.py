@@ -54,6 +54,7 @@ class DecodeServicer:
         self, request: decode_pb2.DecodeRequest, prompt: SharedPrompt, sink: EventSink
     ) -> None:
         """Receive the KV or compute it, join the batch, and send every token not sent yet."""
+        arrived_s = time.monotonic()
         sequence = sequence_from_proto(request, prompt)
         await self._prepare(sequence)
         job = DecodeJob(
@@ -65,23 +66,28 @@ class DecodeServicer:
         self._loop.register(job)
         log.info("decode waits", extra=sequence.named_in_log | {"local": job.local})
         try:
+            received = None
             if job.failed_over:
                 collect = await self._resume_here(job)
             elif job.local:
-                collect = await self._prefill_here(job, request.progress, sink)
+                collect = await self._prefill_here(job, request.progress, sink, arrived_s)
             else:
                 peer = Peer(request.prefill_replica, request.prefill_address)
                 received = await self._receive(job, peer)
                 self._loop.commit(job)
-                sink.put(CallEvent(admitted=_admitted(received, job.waited_for)))
                 collect = _tokens_of(job)
             began_s = time.monotonic()
+            if received is not None:
+                sink.put(
+                    CallEvent(admitted=_admitted(received, job.waited_for, arrived_s, began_s))
+                )
             job.listen(lambda due_s: sink.ready(collect, due_s))
             await job.drained
             if job.local and not job.failed_over and job.first_s is not None:
                 began_s = job.first_s  # the prompt has its own time
             decode_s = job.collected_s - began_s
-            sink.put(CallEvent(retired=_retired(job, decode_s)))
+            held_s = job.collected_s - arrived_s
+            sink.put(CallEvent(retired=_retired(job, decode_s, held_s)))
             log.info("decode ended", extra=_ending(job, decode_s))
         finally:
             self._reports.end(sequence)
@@ -96,9 +102,10 @@ class DecodeServicer:
         log.info("stream resumes here", extra=job.sequence.named_in_log | {"queue_s": queue_s})
         return _tokens_of(job)
 
-    async def _prefill_here(self, job: DecodeJob, progress: bool, sink: EventSink) -> Collect:
+    async def _prefill_here(
+        self, job: DecodeJob, progress: bool, sink: EventSink, arrived_s: float
+    ) -> Collect:
         """Compute the part of the prompt that is not cached, between steps of other requests."""
-        arrived_s = time.monotonic()
         if progress:
             self._reports.begin(job.sequence, sink)
         await self._loop.admit(job)
@@ -151,13 +158,17 @@ def _with_first_token(job: DecodeJob, arrived_s: float, granted_s: float) -> Col
         if emission.index:
             return CallEvent(tokens=tokens)
         assert job.first_s is not None
+        # The task may hear of the grant only after the prompt was computed.
+        now, begun_s = time.monotonic(), min(granted_s, job.first_s)
         first = prefill_pb2.FirstToken(
             tokens=tokens,
-            queue_s=granted_s - arrived_s,
-            prefill_s=max(0.0, job.first_s - granted_s),
+            queue_s=begun_s - arrived_s,
+            prefill_s=job.first_s - begun_s,
             cached_tokens=job.sequence.cached_tokens or 0,
             passes=job.sequence.passes,
             share_s=job.sequence.pass_s,
+            flush_s=now - job.first_s,
+            held_s=now - arrived_s,
             scores=scores_to_proto(job.sequence.scoring),
         )
         return CallEvent(first_token=first)
@@ -177,12 +188,16 @@ def _to_proto(job: DecodeJob, emission: Emission) -> inference_pb2.Tokens:
     )
 
 
-def _admitted(received: ReceivedKv, waited_for: str) -> decode_pb2.Admitted:
+def _admitted(
+    received: ReceivedKv, waited_for: str, arrived_s: float, began_s: float
+) -> decode_pb2.Admitted:
     return decode_pb2.Admitted(
         transfer_s=received.transfer_s,
         admission_s=received.admission_s,
         bytes=received.bytes,
         waited_for=waited_for,
+        offered_s=received.offered_s - arrived_s,
+        held_s=began_s - arrived_s,
     )
 
 
@@ -192,10 +207,11 @@ def _ending(job: DecodeJob, decode_s: float) -> dict[str, object]:
     return job.sequence.named_in_log | counts
 
 
-def _retired(job: DecodeJob, decode_s: float) -> decode_pb2.Retired:
+def _retired(job: DecodeJob, decode_s: float, held_s: float) -> decode_pb2.Retired:
     return decode_pb2.Retired(
         preemptions=job.preemptions,
         decode_s=decode_s,
+        held_s=held_s,
         steps=job.steps.steps,
         stepping_s=job.steps.seconds,
         mean_batch=job.steps.mean_batch,

@@ -29,11 +29,15 @@ Watch = Callable[[int, int | None], None]
 
 @dataclass(frozen=True, slots=True)
 class PrefillResult:
-    """The result of a prompt: its first token, and its times of waiting and computing."""
+    """The result of a prompt: its first token, and its times of waiting and computing.
+
+    `computed_s` is when it was computed (monotonic).
+    """
 
     token: SampledToken
     queue_s: float
     prefill_s: float
+    computed_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +221,7 @@ class PrefillLoop(PoolLoop[PrefillJob]):
             job.fail(Internal("a whole prompt gave no token"))
         else:
             queue_s, prefill_s = job.started_s - job.arrived_s, computed_s - job.started_s
-            job.first_token.set_result(PrefillResult(outcome, queue_s, prefill_s))
+            job.first_token.set_result(PrefillResult(outcome, queue_s, prefill_s, computed_s))
 
     def _end(self, job: PrefillJob, fault: TandemError) -> None:
         """Fail a request and free its blocks."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Awaitable, Callable
 
 from engine.text.completion import ChoiceText
@@ -47,6 +48,7 @@ class PrefillServicer:
         self, request: prefill_pb2.PrefillRequest, prompt: SharedPrompt, sink: EventSink
     ) -> None:
         """Compute the prompt, send the first token, then hand the KV over."""
+        arrived_s = time.monotonic()
         sequence = sequence_from_proto(request, prompt)
         await self._prepare(sequence)
         job = self._loop.submit(sequence)
@@ -57,7 +59,7 @@ class PrefillServicer:
                 self._reports.begin(sequence, sink)
             first = await job.first_token
             self._reports.end(sequence)
-            if not self._send_first(sink, job, first):
+            if not self._send_first(sink, job, first, arrived_s):
                 sent_bytes = await early.finish(first.token.token, self._lease_s)
                 event = prefill_pb2.HandedOver(bytes=sent_bytes)
                 sink.put(CallEvent(handed_over=event))
@@ -71,21 +73,26 @@ class PrefillServicer:
                 self._loop.release(job)
                 await self._loop.vacated(job)
 
-    def _send_first(self, sink: EventSink, job: PrefillJob, first: PrefillResult) -> bool:
-        """Send the first token; True if it ends the request."""
+    def _send_first(
+        self, sink: EventSink, job: PrefillJob, first: PrefillResult, arrived_s: float
+    ) -> bool:
+        """Send the first token of a call that arrived then; True if it ends the request."""
         piece = self._new_completion(job.sequence).push(first.token.token)
         sequence, token = job.sequence, first.token
         sampled = () if sequence.sampling.logprobs is None else (token,)
         tokens = tokens_to_proto(
             sequence.choice, 0, (token.token,), piece.text, piece.finish_reason, sampled
         )
+        now = time.monotonic()
         event = prefill_pb2.FirstToken(
             tokens=tokens,
-            queue_s=first.queue_s,
+            queue_s=job.arrived_s - arrived_s + first.queue_s,
             prefill_s=first.prefill_s,
             cached_tokens=sequence.cached_tokens or 0,
             passes=sequence.passes,
             share_s=sequence.pass_s,
+            flush_s=now - first.computed_s,
+            held_s=now - arrived_s,
             scores=scores_to_proto(sequence.scoring),
         )
         sink.put(CallEvent(first_token=event))

@@ -48,19 +48,23 @@ class DecodeRequest(_message.Message):
     def __init__(self, transfer: _Optional[str] = ..., prompt: _Optional[int] = ..., choice: _Optional[int] = ..., prefill_replica: _Optional[str] = ..., prefill_address: _Optional[str] = ..., request_id: _Optional[str] = ..., traceparent: _Optional[str] = ..., tenant: _Optional[str] = ..., local_prefill: bool = ..., flush_s: _Optional[float] = ..., flush_tokens: _Optional[int] = ..., lane: _Optional[str] = ..., ttft_budget_s: _Optional[float] = ..., progress: bool = ..., urgency: _Optional[_Union[_prefill_pb2.Urgency, str]] = ..., batch_window_s: _Optional[float] = ..., scoring: _Optional[_Union[_prefill_pb2.Scoring, _Mapping]] = ..., output_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Admitted(_message.Message):
-    __slots__ = ("transfer_s", "admission_s", "bytes", "waited_for")
+    __slots__ = ("transfer_s", "admission_s", "bytes", "offered_s", "held_s", "waited_for")
     TRANSFER_S_FIELD_NUMBER: _ClassVar[int]
     ADMISSION_S_FIELD_NUMBER: _ClassVar[int]
     BYTES_FIELD_NUMBER: _ClassVar[int]
+    OFFERED_S_FIELD_NUMBER: _ClassVar[int]
+    HELD_S_FIELD_NUMBER: _ClassVar[int]
     WAITED_FOR_FIELD_NUMBER: _ClassVar[int]
     transfer_s: float
     admission_s: float
     bytes: int
+    offered_s: float
+    held_s: float
     waited_for: str
-    def __init__(self, transfer_s: _Optional[float] = ..., admission_s: _Optional[float] = ..., bytes: _Optional[int] = ..., waited_for: _Optional[str] = ...) -> None: ...
+    def __init__(self, transfer_s: _Optional[float] = ..., admission_s: _Optional[float] = ..., bytes: _Optional[int] = ..., offered_s: _Optional[float] = ..., held_s: _Optional[float] = ..., waited_for: _Optional[str] = ...) -> None: ...
 
 class Retired(_message.Message):
-    __slots__ = ("preemptions", "decode_s", "steps", "stepping_s", "mean_batch", "share_s", "straggler_steps", "recomputed_tokens")
+    __slots__ = ("preemptions", "decode_s", "steps", "stepping_s", "mean_batch", "share_s", "straggler_steps", "recomputed_tokens", "held_s")
     PREEMPTIONS_FIELD_NUMBER: _ClassVar[int]
     DECODE_S_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
@@ -69,6 +73,7 @@ class Retired(_message.Message):
     SHARE_S_FIELD_NUMBER: _ClassVar[int]
     STRAGGLER_STEPS_FIELD_NUMBER: _ClassVar[int]
     RECOMPUTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    HELD_S_FIELD_NUMBER: _ClassVar[int]
     preemptions: int
     decode_s: float
     steps: int
@@ -77,4 +82,5 @@ class Retired(_message.Message):
     share_s: float
     straggler_steps: int
     recomputed_tokens: int
-    def __init__(self, preemptions: _Optional[int] = ..., decode_s: _Optional[float] = ..., steps: _Optional[int] = ..., stepping_s: _Optional[float] = ..., mean_batch: _Optional[float] = ..., share_s: _Optional[float] = ..., straggler_steps: _Optional[int] = ..., recomputed_tokens: _Optional[int] = ...) -> None: ...
+    held_s: float
+    def __init__(self, preemptions: _Optional[int] = ..., decode_s: _Optional[float] = ..., steps: _Optional[int] = ..., stepping_s: _Optional[float] = ..., mean_batch: _Optional[float] = ..., share_s: _Optional[float] = ..., straggler_steps: _Optional[int] = ..., recomputed_tokens: _Optional[int] = ..., held_s: _Optional[float] = ...) -> None: ...

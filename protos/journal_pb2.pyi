@@ -36,17 +36,19 @@ class JournaledEvent(_message.Message):
     def __init__(self, tokens: _Optional[_Union[_inference_pb2.Tokens, _Mapping]] = ..., summary: _Optional[_Union[_inference_pb2.Summary, _Mapping]] = ..., failure: _Optional[_Union[_calls_pb2.Failure, _Mapping]] = ..., first: _Optional[_Union[FirstTokenTimes, _Mapping]] = ...) -> None: ...
 
 class FirstTokenTimes(_message.Message):
-    __slots__ = ("queue_s", "prefill_s", "ttft_s", "cached_tokens", "decode_replica", "prefill_share_s")
+    __slots__ = ("queue_s", "prefill_s", "ttft_s", "cached_tokens", "decode_replica", "prefill_replica", "prefill_share_s")
     QUEUE_S_FIELD_NUMBER: _ClassVar[int]
     PREFILL_S_FIELD_NUMBER: _ClassVar[int]
     TTFT_S_FIELD_NUMBER: _ClassVar[int]
     CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     DECODE_REPLICA_FIELD_NUMBER: _ClassVar[int]
+    PREFILL_REPLICA_FIELD_NUMBER: _ClassVar[int]
     PREFILL_SHARE_S_FIELD_NUMBER: _ClassVar[int]
     queue_s: float
     prefill_s: float
     ttft_s: float
     cached_tokens: int
     decode_replica: str
+    prefill_replica: str
     prefill_share_s: float
-    def __init__(self, queue_s: _Optional[float] = ..., prefill_s: _Optional[float] = ..., ttft_s: _Optional[float] = ..., cached_tokens: _Optional[int] = ..., decode_replica: _Optional[str] = ..., prefill_share_s: _Optional[float] = ...) -> None: ...
+    def __init__(self, queue_s: _Optional[float] = ..., prefill_s: _Optional[float] = ..., ttft_s: _Optional[float] = ..., cached_tokens: _Optional[int] = ..., decode_replica: _Optional[str] = ..., prefill_replica: _Optional[str] = ..., prefill_share_s: _Optional[float] = ...) -> None: ...

@@ -84,12 +84,14 @@ class Scores(_message.Message):
     def __init__(self, logprobs: _Optional[_Iterable[float]] = ..., top_ids: _Optional[_Iterable[int]] = ..., top_logprobs: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class FirstToken(_message.Message):
-    __slots__ = ("tokens", "queue_s", "prefill_s", "cached_tokens", "passes", "share_s", "scores")
+    __slots__ = ("tokens", "queue_s", "prefill_s", "cached_tokens", "passes", "flush_s", "held_s", "share_s", "scores")
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     QUEUE_S_FIELD_NUMBER: _ClassVar[int]
     PREFILL_S_FIELD_NUMBER: _ClassVar[int]
     CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     PASSES_FIELD_NUMBER: _ClassVar[int]
+    FLUSH_S_FIELD_NUMBER: _ClassVar[int]
+    HELD_S_FIELD_NUMBER: _ClassVar[int]
     SHARE_S_FIELD_NUMBER: _ClassVar[int]
     SCORES_FIELD_NUMBER: _ClassVar[int]
     tokens: _inference_pb2.Tokens
@@ -97,9 +99,11 @@ class FirstToken(_message.Message):
     prefill_s: float
     cached_tokens: int
     passes: float
+    flush_s: float
+    held_s: float
     share_s: float
     scores: Scores
-    def __init__(self, tokens: _Optional[_Union[_inference_pb2.Tokens, _Mapping]] = ..., queue_s: _Optional[float] = ..., prefill_s: _Optional[float] = ..., cached_tokens: _Optional[int] = ..., passes: _Optional[float] = ..., share_s: _Optional[float] = ..., scores: _Optional[_Union[Scores, _Mapping]] = ...) -> None: ...
+    def __init__(self, tokens: _Optional[_Union[_inference_pb2.Tokens, _Mapping]] = ..., queue_s: _Optional[float] = ..., prefill_s: _Optional[float] = ..., cached_tokens: _Optional[int] = ..., passes: _Optional[float] = ..., flush_s: _Optional[float] = ..., held_s: _Optional[float] = ..., share_s: _Optional[float] = ..., scores: _Optional[_Union[Scores, _Mapping]] = ...) -> None: ...
 
 class HandedOver(_message.Message):
     __slots__ = ("bytes",)

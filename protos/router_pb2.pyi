@@ -204,7 +204,7 @@ class PurgeResponse(_message.Message):
     def __init__(self, blocks: _Optional[_Mapping[str, int]] = ..., failed: _Optional[_Mapping[str, str]] = ..., streams: _Optional[int] = ...) -> None: ...
 
 class ListRequestsRequest(_message.Message):
-    __slots__ = ("request_id", "endpoint", "tenant", "failed", "since_s", "slowest", "limit", "rises")
+    __slots__ = ("request_id", "endpoint", "tenant", "failed", "since_s", "slowest", "limit", "rises", "choices")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     ENDPOINT_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
@@ -213,6 +213,7 @@ class ListRequestsRequest(_message.Message):
     SLOWEST_FIELD_NUMBER: _ClassVar[int]
     LIMIT_FIELD_NUMBER: _ClassVar[int]
     RISES_FIELD_NUMBER: _ClassVar[int]
+    CHOICES_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     endpoint: str
     tenant: str
@@ -221,7 +222,8 @@ class ListRequestsRequest(_message.Message):
     slowest: bool
     limit: int
     rises: bool
-    def __init__(self, request_id: _Optional[str] = ..., endpoint: _Optional[str] = ..., tenant: _Optional[str] = ..., failed: bool = ..., since_s: _Optional[float] = ..., slowest: bool = ..., limit: _Optional[int] = ..., rises: bool = ...) -> None: ...
+    choices: bool
+    def __init__(self, request_id: _Optional[str] = ..., endpoint: _Optional[str] = ..., tenant: _Optional[str] = ..., failed: bool = ..., since_s: _Optional[float] = ..., slowest: bool = ..., limit: _Optional[int] = ..., rises: bool = ..., choices: bool = ...) -> None: ...
 
 class ListRequestsResponse(_message.Message):
     __slots__ = ("rows", "held", "rises", "silent")

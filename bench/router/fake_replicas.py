@@ -105,7 +105,7 @@ class SteadyPrefill:
         """Sample the first token without computing anything."""
         loop = asyncio.get_running_loop()
         first, took_s = loop.create_future(), self._prefill_s
-        known = PrefillResult(SampledToken(0), 0.0, took_s)
+        known = PrefillResult(SampledToken(0), 0.0, took_s, time.monotonic() + took_s)
         if took_s:
             loop.call_later(took_s, _unless_gone, first, known)
         else:
@@ -168,7 +168,7 @@ class SteadyDecode:
     ) -> ReceivedKv:
         """Receive the KV at once."""
         await admit(OfferedKv(1, 1, 0))
-        return ReceivedKv(0, 1, 1, 0.0, 0.0)
+        return ReceivedKv(0, 1, 1, 0.0, 0.0, time.monotonic())
 
     async def _run(self, step_ms: int, tokens: int) -> None:
         """Step while the batch has jobs. A late step does not shorten the next interval."""

@@ -39,7 +39,8 @@ def add_requests(listed: argparse.ArgumentParser, explained: argparse.ArgumentPa
     listed.add_argument("--limit", type=_limit, default=LISTED_ROWS, metavar="N", help=text)
     explained.add_argument("request", metavar="ID", help="as `tandem requests` shows it")
     for parser in (listed, explained):
-        parser.add_argument("--json", action="store_true", help="print JSON with all fields")
+        text = "print JSON with all fields, and all choices"
+        parser.add_argument("--json", action="store_true", help=text)
 
 
 def list_requests(options: argparse.Namespace) -> int:
@@ -52,6 +53,7 @@ def list_requests(options: argparse.Namespace) -> int:
         slowest=options.slowest,
         since_s=options.since,
         limit=options.limit,
+        choices=options.json,
     )
     rank = _slowness if options.slowest else _end
     rows = sorted(found.rows, key=rank, reverse=True)[: options.limit]

@@ -22,13 +22,13 @@ _TEXTS = ("prompt", "answer")
 
 
 def row_view(row: RequestRow) -> Json:
-    """A request that ended, with the stages of its first choice as name, begin and end."""
+    """A request that ended, with the stages of its slowest choice as name, begin and end."""
     known = brief(row)
     found = {name: known[name] for name in _SHOWN if name in known}
-    if row.choices:
+    if row.slowest is not None:
         found["stages"] = [
             [one.stage, round(one.begin_s, 6), round(one.end_s, 6)]
-            for one in stages_of(row.choices[0])
+            for one in stages_of(row.slowest)
         ]
     return found
 

@@ -38,11 +38,11 @@ class TtftSample:
 
     @classmethod
     def of_row(cls, row: RequestRow) -> Self | None:
-        """The sample of a request that ended; None where it got no token."""
-        if not row.choices:
+        """The sample of a request's slowest choice; None where it got no token."""
+        if row.slowest is None:
             return None
         named = row.endpoint, row.tenant, row.received_at
-        return cls._of(row.choices[0], *named, row.prompt_tokens, row.waited_for)
+        return cls._of(row.slowest, *named, row.prompt_tokens, row.waited_for)
 
     @classmethod
     def of_running(cls, view: RunningView) -> Self | None:

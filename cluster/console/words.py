@@ -71,8 +71,8 @@ def _choice_heading(choice: Row) -> str:
 
 
 def _sentences(row: Row, choice: Row) -> Iterator[str]:
-    took = _durations(choice)
-    yield from _largest(choice, took)
+    took = _durations(choice["stages"])
+    yield from _largest(choice)
     yield from _waited(row)
     outside_s = took.get("admission", 0.0) - row.get("queued_s", 0.0)
     if outside_s >= _LEAST_OUTSIDE_S and not choice["failovers"]:
@@ -116,19 +116,18 @@ def _waited(row: Row) -> Iterator[str]:
         )
 
 
-def _durations(choice: Row) -> dict[str, float]:
+def _durations(stages: list[Row]) -> dict[str, float]:
     took: dict[str, float] = {}
-    for one in choice["stages"]:
+    for one in stages:
         seconds = one["end_s"] - one["begin_s"]
         took[one["stage"]] = took.get(one["stage"], 0.0) + seconds
     return took
 
 
-def _largest(choice: Row, took: dict[str, float]) -> Iterator[str]:
-    ttft_s = choice.get("ttft_s")
-    stages = ("admission", "failover", "prefill_queue", "prefill", "first_flush")
-    found = {stage: took[stage] for stage in stages if stage in took}
-    if not ttft_s or not found:
+def _largest(choice: Row) -> Iterator[str]:
+    ttft_s = choice.get("ttft_s", 0.0)
+    found = _durations([one for one in choice["stages"] if one["begin_s"] < ttft_s])
+    if not found:
         return
     stage = max(found, key=lambda name: found[name])
     yield f"Most of its TTFT went to {stage}: {100 * found[stage] / ttft_s:.0f} %."

@@ -40,7 +40,7 @@ _REASON_CODES = {reason: code for code, reason in enumerate(_REASONS)}
 class FirstTokenStages:
     """The stages of a choice up to its first token, in seconds, for the summary.
 
-    `decode_replica` computes the choice, and has its KV.
+    `decode_replica` computes the choice, and has its KV. `prefill_replica` computed the prompt.
     """
 
     queue_s: float
@@ -48,6 +48,7 @@ class FirstTokenStages:
     ttft_s: float
     cached_tokens: int = 0
     decode_replica: str = ""
+    prefill_replica: str = ""
     prefill_share_s: float = 0.0
 
 
@@ -132,6 +133,7 @@ def entry_bytes(event: Journaled, first: FirstTokenStages | None) -> bytes:
             wire.first.ttft_s, wire.first.cached_tokens = first.ttft_s, first.cached_tokens
             wire.first.decode_replica = first.decode_replica
             wire.first.prefill_share_s = first.prefill_share_s
+            wire.first.prefill_replica = first.prefill_replica
     elif isinstance(event, Summary):
         wire = journal_pb2.JournaledEvent(summary=event_to_proto(event).summary)
     else:
@@ -157,7 +159,8 @@ def read_entry(sequence: int, payload: bytes, sealed: bytes) -> JournalEntry | N
             stages.ttft_s,
             stages.cached_tokens,
             stages.decode_replica,
-            prefill_share_s=stages.prefill_share_s,
+            stages.prefill_replica,
+            stages.prefill_share_s,
         )
     return JournalEntry(sequence, event, first, sealed)
 

@@ -184,6 +184,8 @@ class ChoiceStream:
     def _begin(self) -> None:
         prefill, decode = self._streams
         self._state.decode_replica = self._pair.decode.id
+        if not self._state.output:
+            self._state.times.asked(time.monotonic())
         if not self._pair.local:
             self._calls.append(_RunningCall(self, self._pair.prefill))
             self._calls[-1].begin(prefill, self._state.prefill_request(self._transfer, self._pair))
@@ -206,17 +208,9 @@ class ChoiceStream:
         elif kind == "progress":
             self._report(event.progress)
         elif kind == "admitted":
-            times = self._state.times
-            times.transfer_s = event.admitted.transfer_s
-            times.admission_s = event.admitted.admission_s
-            times.decode_waited_for = event.admitted.waited_for
-            times.transfer_bytes = event.admitted.bytes
-            times.committed_s = time.monotonic()
+            self._state.times.admitted(event.admitted, call.sent_s, time.monotonic())
         elif kind == "retired":
-            times = self._state.times
-            times.decode_s = event.retired.decode_s
-            times.preemptions = event.retired.preemptions
-            times.retired = event.retired
+            self._state.times.ended(event.retired, call.sent_s)
             self._retired = True
         if self._over:
             self._settle(None)
@@ -231,18 +225,12 @@ class ChoiceStream:
         if self._pair.local:
             self._hooks.prefilled()
         times = self._state.times
-        times.ttft_s = time.monotonic() - times.began_s
-        times.sent_s, times.prefilled_by = sent_s, self._pair.prefill.id
-        times.queue_s = sent_s - times.began_s + first.queue_s
-        times.prefill_s, times.prefill_share_s = first.prefill_s, first.share_s
-        times.cached_tokens = first.cached_tokens
+        times.first(first, self._pair.prefill.id, sent_s, time.monotonic())
         if self._state.prepared.scored_from is not None:
             self._emit_scores(self._state.prepared.scored_from, first.scores)
         self._emit(first.tokens)
-        flush_s = times.ttft_s - times.queue_s - times.prefill_s
-        known = FirstTokenTiming(
-            times.prefill_s, times.cached_tokens, flush_s, times.ttft_s, first.passes
-        )
+        flush_s, cached = times.first_flush_s, times.cached_tokens
+        known = FirstTokenTiming(times.prefill_s, cached, flush_s, times.ttft_s, first.passes)
         # The client comes first: its token does not wait for the statistics.
         asyncio.get_running_loop().call_soon(self._hooks.computed, known)
         for tokens in self._early:

@@ -99,8 +99,8 @@ class Failover:
             except ChoiceMoved:
                 continue
             except (ReplicaLost, TransferFailed) as error:
-                state.times.losses.append(time.monotonic())
                 losses = _Losses(losses.count + 1, time.monotonic())
+                state.times.lost(assignment.plan.pair, losses.last_s)
                 cause: TandemError = error
             except Overloaded as error:
                 # A refusal by a full replica ends the choice, unless a replica was lost before.

@@ -47,6 +47,7 @@ class StreamMetrics:
         self._count = 0
         self._itl: StreamItl | None = None
         self._ttfmt_s: float | None = None
+        self._closed_s: float | None = None
         self.times = times
 
     @property
@@ -91,8 +92,7 @@ class StreamMetrics:
         """Count the stages of the time to the first token."""
         labels, request = self._labels, self._assignment.request
         metrics.TTFT.observe(first.ttft_s, **labels)
-        queue_s = max(0.0, first.ttft_s - first.prefill_s - first.flush_s)
-        metrics.STAGE.observe(queue_s, stage="queue", **labels)
+        metrics.STAGE.observe(max(0.0, self.times.queue_s), stage="queue", **labels)
         metrics.STAGE.observe(first.prefill_s, stage="prefill", **labels)
         metrics.STAGE.observe(max(0.0, first.flush_s), stage="first_flush", **labels)
         if not request.batch:
@@ -103,13 +103,14 @@ class StreamMetrics:
 
     def finished(self, summary: ChoiceSummary) -> None:
         """Count the transfer and the decode admission of a finished choice."""
-        if summary.prefill_replica != summary.decode_replica and self._count > 1:
+        if self.times.committed_s is not None and self._count > 1:
             metrics.STAGE.observe(summary.transfer_s, stage="transfer", **self._labels)
             admission_s = summary.decode_admission_s
             metrics.STAGE.observe(admission_s, stage="decode_admission", **self._labels)
 
     def close(self) -> None:
         """Count the whole choice, whether it finished or not."""
+        self._closed_s = time.monotonic()
         metrics.ANSWER_TOKENS.inc(self._count, **self._labels)
         came_s, self._itl = self._came_s, StreamItl.of(self._came_s)
         if self._count > 1:
@@ -128,6 +129,7 @@ class StreamMetrics:
             self._itl or StreamItl.of(self._came_s),
             self._count,
             self._ttfmt_s,
+            self._closed_s or time.monotonic(),
         )
 
     def so_far(self) -> ChoiceRow:
@@ -141,6 +143,7 @@ class StreamMetrics:
             StreamItl(),
             self._count,
             self._ttfmt_s,
+            time.monotonic(),
         )
 
     def with_stages(self, summary: ChoiceSummary) -> ChoiceSummary:

@@ -29,6 +29,8 @@ class OfferedKv:
 class ReceivedKv:
     """The result of a committed transfer. `admission_s` is the wait for blocks.
 
+    `offered_s` is when the offer that got blocks came (monotonic).
+
     `transfer_s` is the time to the commit, from Pull or from the last extent's announcement,
     whichever is later.
     """
@@ -38,6 +40,7 @@ class ReceivedKv:
     bytes: int
     transfer_s: float
     admission_s: float
+    offered_s: float
 
 
 def _offer_future() -> asyncio.Future[pb.Offer]:

@@ -71,6 +71,7 @@ class TransferReceiver:
                 bytes=moved,
                 transfer_s=time.monotonic() - max(pulled_s, incoming.covered_s),
                 admission_s=pulled_s - offered_s,
+                offered_s=offered_s,
             )
         except TransferFailed as error:
             reason = error.message

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.eventually import wait_until
+from tests.served_rows import faults_told
 
 START_TIMEOUT_S = 180
 STOP_TIMEOUT_S = 60
@@ -38,6 +39,13 @@ class Serving:
         return subprocess.run(
             command, capture_output=True, text=True, timeout=timeout_s, check=False
         )
+
+    def check_rows(self) -> None:
+        """Fail if the stages of a request that it served do not add up to TTFT and TTLT."""
+        told = self.tandem("requests", "--json", "--limit", "1000")
+        assert told.returncode == 0, told.stderr
+        faults = faults_told(told.stdout)
+        assert not faults, faults
 
     def replicas(self) -> list[dict[str, object]]:
         """What `tandem status --json` says."""
@@ -104,19 +112,25 @@ def begin(*arguments: str, log: Path, level: str | None = None) -> subprocess.Po
 
 @contextmanager
 def serve(*arguments: str, folder: Path, level: str | None = None) -> Iterator[Serving]:
-    """Start it, wait until it is ready, stop it as Ctrl-C does."""
+    """Start it, wait until it is ready, stop it as Ctrl-C does.
+
+    Before it stops, the stages of all requests that it remembers are checked.
+    """
     log = folder / "serve.log"
     process = begin(*arguments, log=log, level=level)
     try:
         _wait_ready(process, log)
         text = log.read_text()
-        yield Serving(
+        serving = Serving(
             process,
             log,
             grpc=_found(r"gRPC +(\S+)", text),
             http=_found(r"HTTP +(\S+)", text),
             dashboard=_found(r"Ray dashboard +(\S+)", text),
         )
+        yield serving
+        if process.poll() is None:
+            serving.check_rows()
     finally:
         stop(process)
 

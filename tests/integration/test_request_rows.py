@@ -26,6 +26,7 @@ from protos.router_pb2 import ListRequestsRequest
 from tests.eventually import eventually
 from tests.integration.local import OPERATOR_KEY, LocalCluster, cluster
 from tests.metrics_page import recorded
+from tests.served_rows import faults_told
 
 PROMPT = [3] * 300
 
@@ -91,7 +92,13 @@ async def test_each_choice_has_its_own_times(config):
     async with cluster(config) as local:
         await local.client.complete(PROMPT, max_tokens=5, ignore_eos=True, n=3, request_id="three")
         row = row_of(local, "three")
+        asked = ListRequestsRequest(choices=True)
+        (listed,) = await list_requests(local.router.grpc_address, asked, OPERATOR_KEY)
     assert [choice.choice for choice in row.choices] == [0, 1, 2]
+    assert [one["choice"] for one in listed["choices"]] == [0, 1, 2]
+    assert listed["ttlt_s"] == pytest.approx(max(one.ttlt_s for one in row.choices), abs=1e-6)
+    assert listed["ttft_s"] == pytest.approx(max(one.ttft_s for one in row.choices), abs=1e-6)
+    assert not faults_told(json.dumps([listed]))
     assert {choice.completion_tokens for choice in row.choices} == {5}
     assert any(choice.mean_batch > 1 for choice in row.choices)
 

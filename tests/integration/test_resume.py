@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from dataclasses import replace
 
 import pytest
@@ -41,16 +42,21 @@ def config(config):
 
 
 class Stream:
-    """A request that is read in the background."""
+    """A request that is read in the background.
+
+    `asked_s` and `came_s` (tokens) are in seconds since the epoch.
+    """
 
     def __init__(self, local, prompt, **options):
         self.ids, self.text, self.logprobs = [], "", []
         self.summary = None
+        self.asked_s, self.came_s = time.time(), []
         self.task = asyncio.create_task(self._read(local.client.generate(prompt, **options)))
 
     async def _read(self, events):
         async for event in events:
             if isinstance(event, Tokens):
+                self.came_s.append(time.time())
                 assert event.index == len(self.ids)
                 self.ids += event.ids
                 self.text += event.text

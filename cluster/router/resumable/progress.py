@@ -52,10 +52,15 @@ def arrived_s(built: RebuiltStream) -> float:
 
 
 def _stages(state: ResumeState) -> FirstTokenStages:
-    times, replica = state.times, state.decode_replica
-    cached, share_s = times.cached_tokens, times.prefill_share_s
+    times = state.times
     return FirstTokenStages(
-        times.queue_s, times.prefill_s, times.ttft_s, cached, replica, prefill_share_s=share_s
+        times.queue_s,
+        times.prefill_s,
+        times.ttft_s,
+        times.cached_tokens,
+        state.decode_replica,
+        times.prefilled_by,
+        times.prefill_share_s,
     )
 
 
@@ -69,4 +74,5 @@ def _times(began_s: float, first: FirstTokenStages | None) -> StageTimes:
         first.ttft_s,
         cached_tokens=first.cached_tokens,
         prefill_share_s=first.prefill_share_s,
+        prefilled_by=first.prefill_replica,
     )

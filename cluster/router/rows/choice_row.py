@@ -7,8 +7,9 @@ from typing import Any
 
 from cluster.admission.assignment import Assignment
 from cluster.placement.types import Pair, PlacementPlan
+from cluster.router.rows.failover_spans import ChoiceMarks, failover_spans
 from cluster.router.rows.stage_times import StageTimes
-from cluster.telemetry.requests.itl import StreamItl, pauses_around
+from cluster.telemetry.requests.itl import StreamItl
 from cluster.telemetry.requests.row import ChoiceRow, Route
 from protos.decode_pb2 import Retired
 
@@ -22,10 +23,12 @@ def choice_row(
     itl: StreamItl,
     tokens: int,
     ttfmt_s: float | None,
+    ended_s: float,
 ) -> ChoiceRow:
     """The row of a choice of so many tokens, whose events with tokens came at `came_s` (monotonic).
 
     `first_plan` is the plan with which it was admitted; None where another router began it.
+    `ended_s` is its end, or now (monotonic).
     """
     pair, forecast = assignment.plan.pair, first_plan.forecast if first_plan else None
     # One dict and one row: each row costs the event loop a little.
@@ -34,10 +37,15 @@ def choice_row(
         known |= _until_first_token(times)
     if len(came_s) > 1:
         known |= _of_tokens(times, came_s, itl, tokens)
-    if times.committed_s is not None:
-        known |= _of_transfer(times, times.committed_s)
+    elif came_s and first_plan is None:
+        known["ttlt_s"] = came_s[0] - times.began_s
+    if times.committed_s is not None and times.offered_s is not None:
+        known |= _of_transfer(times, times.offered_s, times.committed_s)
     if times.retired is not None:
         known |= _of_steps(times.retired)
+    if times.losses or first_plan is None:
+        marks = _marks(times, assignment, first_plan, came_s, ended_s)
+        known |= _of_failovers(times, marks, known.get("ttft_s"), known.get("ttlt_s"))
     return ChoiceRow(
         choice=choice,
         route=_route(first_plan.pair if first_plan else pair),
@@ -49,9 +57,8 @@ def choice_row(
         admitted_s=max(0.0, assignment.assigned_s - times.began_s),
         ttfmt_s=ttfmt_s,
         decode_s=None if times.retired is None else times.decode_s,
+        decoded_s=None if times.decoded_s is None else times.decoded_s - times.began_s,
         preemptions=times.preemptions,
-        failovers=len(times.losses) + (first_plan is None),
-        failover_pause_s=pauses_around(times.losses, came_s) if times.losses else 0.0,
         retries=times.retries,
         **known,
     )
@@ -69,7 +76,7 @@ def _until_first_token(times: StageTimes) -> dict[str, Any]:
         "queue_s": times.queue_s,
         "prefill_s": times.prefill_s,
         "prefill_share_s": times.prefill_share_s,
-        "first_flush_s": times.ttft_s - times.queue_s - times.prefill_s,
+        "first_flush_s": times.first_flush_s,
         "ttft_s": times.ttft_s,
         "ttlt_s": times.ttft_s,
     }
@@ -88,19 +95,51 @@ def _of_tokens(
     }
 
 
-def _of_transfer(times: StageTimes, committed_s: float) -> dict[str, Any]:
-    """The hand-over, on the router's clock: it ended when decode told of it."""
-    end_s = committed_s - times.began_s
-    begin_s = max(0.0, end_s - times.transfer_s)
+def _of_transfer(times: StageTimes, offered_s: float, committed_s: float) -> dict[str, Any]:
+    offered_s -= times.began_s
     return {
-        "offered_s": max(0.0, begin_s - times.admission_s),
-        "decode_admitted_s": begin_s,
-        "transfer_begin_s": begin_s,
-        "transfer_end_s": end_s,
+        "offered_s": offered_s,
+        "decode_admitted_s": offered_s + times.admission_s,
+        "transfer_begin_s": offered_s + times.admission_s,
+        "transfer_end_s": committed_s - times.began_s,
         "decode_admission_s": times.admission_s,
         "decode_waited_for": times.decode_waited_for or None,
         "transfer_exposed_s": times.transfer_s,
         "transfer_bytes": times.transfer_bytes,
+    }
+
+
+def _marks(
+    times: StageTimes,
+    assignment: Assignment,
+    first_plan: PlacementPlan | None,
+    came_s: Sequence[float],
+    ended_s: float,
+) -> ChoiceMarks:
+    return ChoiceMarks(
+        times.began_s,
+        came_s,
+        times.began_s + times.ttft_s if times.ttft_s else None,
+        times.sent_s,
+        times.committed_s,
+        ended_s,
+        waits_for_kv=first_plan is not None and _route(first_plan.pair) == "handed_over",
+        adopted_s=assignment.assigned_s if first_plan is None else None,
+    )
+
+
+def _of_failovers(
+    times: StageTimes, marks: ChoiceMarks, ttft_s: float | None, ttlt_s: float | None
+) -> dict[str, Any]:
+    """The failovers; those between two tokens are the pause."""
+    spans = failover_spans(times.losses, marks)
+    pauses = []
+    if ttft_s is not None and ttlt_s is not None:
+        pauses = [one for one in spans if one.begin_s >= ttft_s and one.end_s <= ttlt_s]
+    return {
+        "failovers": len(spans),
+        "failover_spans": spans,
+        "failover_pause_s": sum(one.end_s - one.begin_s for one in pauses),
     }
 
 

@@ -18,7 +18,7 @@ from cluster.console.ttft_sample import TtftSample
 from cluster.console.words import in_words
 from cluster.router.peers.peer_calls import Peers
 from cluster.telemetry.requests.behind import blockers
-from cluster.telemetry.requests.row import RequestRow, brief, whole
+from cluster.telemetry.requests.row import RequestRow, brief, whole, with_choices
 from cluster.telemetry.requests.store import RequestStore, RowFilter
 from protos.peer_pb2 import PeerQuestion, RowsAnswer, RowsQuestion
 from protos.router_pb2 import ListRequestsRequest
@@ -28,6 +28,8 @@ Json = dict[str, Any]
 # first tokens of another router that count for the explanation of rises.
 _MOST_WHOLE = 4
 _MOST_FIRST_TOKENS = 2000
+# Bound: choices in one answer, which takes at most 4 MiB; further requests are without theirs.
+_MOST_CHOICES = 1500
 _FIRST_TOKENS = TypeAdapter(list[TtftSample])
 
 
@@ -81,7 +83,8 @@ class GatheredRows:
 
     async def _own(self, question: RowsQuestion) -> RowList:
         wanted, rows = filter_of(question.wanted), list(self._store)
-        form = _FOR_CONSOLE if question.for_console else _FOR_TERMINALS
+        terminal = _WITH_CHOICES if question.wanted.choices else _FOR_TERMINALS
+        form = _FOR_CONSOLE if question.for_console else terminal
         running = self._store.running() if wanted.request_id else []
         listed = await asyncio.to_thread(_listed, wanted, rows, running, form)
         first_tokens: list[TtftSample] = []
@@ -117,13 +120,26 @@ _Rows = Sequence[RequestRow]
 _Forms = tuple[Callable[[RequestRow], Json], Callable[[RequestRow, _Rows, _Rows], Json]]
 _FOR_CONSOLE: _Forms = (row_view, whole_view)
 _FOR_TERMINALS: _Forms = (brief, _explained)
+_WITH_CHOICES: _Forms = (with_choices, _explained)
 
 
 def _listed(wanted: RowFilter, rows: _Rows, running: _Rows, forms: _Forms) -> list[Json]:
     found, (short, full) = wanted.of(rows), forms
     if not wanted.request_id:
-        return [short(row) for row in found]
+        return _within_bound([short(row) for row in found])
     return [full(row, rows, running) for row in found[:_MOST_WHOLE]]
+
+
+def _within_bound(rows: list[Json]) -> list[Json]:
+    """The rows, less the choices of those for which an answer has no room."""
+    left = _MOST_CHOICES
+    for row in rows:
+        count = len(row.get("choices", ()))
+        if count > left:
+            del row["choices"]
+        else:
+            left -= count
+    return rows
 
 
 def _first_tokens(rows: Sequence[RequestRow]) -> list[TtftSample]:
@@ -157,8 +173,8 @@ def _merged(
     rows.sort(key=lambda row: -_rank(row, slowest=slowest))
     most = question.wanted.limit or LISTED_ROWS
     if question.wanted.request_id:
-        most = min(most, _MOST_WHOLE)
-    return RowList(rows[:most], held, first_tokens, silent)
+        return RowList(rows[: min(most, _MOST_WHOLE)], held, first_tokens, silent)
+    return RowList(_within_bound(rows[:most]), held, first_tokens, silent)
 
 
 def _named(row: Json, router: str) -> Json:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import sub
@@ -29,12 +28,6 @@ class StreamItl:
         every = 1 + (len(found) - 1) // _SAMPLES
         ranked = sorted(found[::every])
         return cls(rank(ranked, 0.5), rank(ranked, 0.95), max(found))
-
-
-def pauses_around(losses: Sequence[float], came_s: Sequence[float]) -> float:
-    """The seconds without tokens around these losses of a replica, once the first token was out."""
-    around = {bisect_right(came_s, lost_s) for lost_s in losses}
-    return sum(came_s[index] - came_s[index - 1] for index in around if 0 < index < len(came_s))
 
 
 def rank(ranked: Sequence[float], share: float) -> float:

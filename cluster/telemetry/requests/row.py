@@ -6,10 +6,10 @@ not known, or was not reached.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
-from cluster.telemetry.requests.stages import stage_faults, stages_of
+from cluster.telemetry.requests.stages import FailoverSpan, stage_faults, stages_of
 
 # How a choice gets its KV: from prefill by a transfer, from decode itself, or it needs none.
 Route = Literal["handed_over", "local", "prefill_only"]
@@ -25,13 +25,13 @@ class ChoiceRow:
       `ttlt_s` the last token.
     - `offered_s`, `decode_admitted_s`, `transfer_begin_s`, `transfer_end_s`: the KV was on offer,
       decode had blocks for it, and the transfer; they may overlap the prefill.
-    - `decode_s`: of the last decode replica, up to its last token.
+    - `decode_s`: of the last decode replica, up to its last token, which it had at `decoded_s`.
     - `gap_p50_s`, `gap_p95_s`, `longest_stall_s`: of its ITL, between two events with tokens.
     - `tokens_per_s`: as the client saw it. `scheduler_tokens_per_s`: in the decode steps alone.
     - `mean_batch`: the requests in a step. `straggler_share`: the part of the steps in which it had
       the most tokens.
-    - `failovers`: lost replicas, and a lost router. `failover_pause_s`: between the tokens around a
-      lost replica. `retries`: full replicas that refused it after a loss.
+    - `failovers`: lost replicas, and a lost router; `failover_spans`: when. `failover_pause_s`:
+      between the tokens around them. `retries`: full replicas that refused it after a loss.
     - `recomputed_tokens`: tokens that decode computed though they had had KV.
     - `transfer_exposed_s`: the transfer, less what was moved while the prompt was computed.
     - `decode_waited_for`: what the offered KV waited for at decode (`decode_pool/entry.py`).
@@ -64,6 +64,7 @@ class ChoiceRow:
     transfer_exposed_s: float | None = None
     transfer_bytes: int | None = None
     decode_s: float | None = None
+    decoded_s: float | None = None
     gap_p50_s: float | None = None
     gap_p95_s: float | None = None
     longest_stall_s: float | None = None
@@ -74,6 +75,7 @@ class ChoiceRow:
     share_s: float | None = None
     preemptions: int = 0
     failovers: int = 0
+    failover_spans: tuple[FailoverSpan, ...] = ()
     failover_pause_s: float = 0.0
     retries: int = 0
     recomputed_tokens: int = 0
@@ -130,9 +132,19 @@ class RequestRow:
         return self.outcome != "ok"
 
     @property
+    def slowest(self) -> ChoiceRow | None:
+        """The choice whose first token came last; the first one where no token came."""
+        return max(self.choices, key=lambda one: one.ttft_s or 0.0, default=None)
+
+    @property
     def ttft_s(self) -> float | None:
-        """The time to the first token of the first choice."""
-        return self.choices[0].ttft_s if self.choices else None
+        """The longest TTFT of its choices."""
+        return None if self.slowest is None else self.slowest.ttft_s
+
+    @property
+    def ttlt_s(self) -> float | None:
+        """The time to the last token of all its choices."""
+        return max((one.ttlt_s for one in self.choices if one.ttlt_s is not None), default=None)
 
 
 _REQUEST_FIELDS = tuple(one.name for one in fields(RequestRow) if one.name != "choices")
@@ -140,15 +152,27 @@ _REQUEST_FIELDS = tuple(one.name for one in fields(RequestRow) if one.name != "c
 _BRIEF_FIELDS = tuple(name for name in _REQUEST_FIELDS if name not in ("prompt", "answer"))
 _CHOICE_FIELDS = tuple(one.name for one in fields(ChoiceRow))
 # Where both have a field, the value of the request counts.
-_OF_FIRST = tuple(name for name in _CHOICE_FIELDS if name not in (*_REQUEST_FIELDS, "choice"))
+_OF_ONE = tuple(name for name in _CHOICE_FIELDS if name not in (*_REQUEST_FIELDS, "choice"))
 
 
 def brief(row: RequestRow) -> dict[str, Any]:
-    """What is known of a request, and of its first choice, by name; without texts."""
+    """What is known of a request, and of its slowest choice, by name; without texts.
+
+    `ttlt_s` is that of the last token of all choices.
+    """
     found = _known(row, _BRIEF_FIELDS)
-    if row.choices:
-        found |= _known(row.choices[0], _OF_FIRST)
+    if row.slowest is not None:
+        found |= _known(row.slowest, _OF_ONE)
+    if row.ttlt_s is not None:
+        found["ttlt_s"] = round(row.ttlt_s, 6)
     return found
+
+
+def with_choices(row: RequestRow) -> dict[str, Any]:
+    """As `brief`, and all that is known of each choice of a request that has several."""
+    if len(row.choices) < 2:
+        return brief(row)
+    return brief(row) | {"choices": [_known(one, _CHOICE_FIELDS) for one in row.choices]}
 
 
 def whole(row: RequestRow) -> dict[str, Any]:
@@ -179,6 +203,15 @@ def _known(one: RequestRow | ChoiceRow, names: tuple[str, ...]) -> dict[str, Any
     found = {}
     for name in names:
         value = getattr(one, name)
+        if name == "failover_spans":
+            value = [_rounded(asdict(span)) for span in value] or None
         if value is not None and value != "":
             found[name] = round(value, 6) if isinstance(value, float) else value
     return found
+
+
+def _rounded(fields_of: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: round(value, 6) if isinstance(value, float) else value
+        for name, value in fields_of.items()
+    }

@@ -1,15 +1,22 @@
 """The stages of a choice, one behind the other, from the arrival of its request to its last token.
 
-    admission ▸ failover ▸ prefill_queue ▸ prefill ▸ first_flush │ TTFT
-        │ offer ▸ decode_admission ▸ transfer ▸ failover ▸ decode ▸ last_flush │ TTLT
+    admission ▸ prefill_queue ▸ prefill ▸ first_flush │ TTFT
+        │ offer ▸ decode_admission ▸ transfer ▸ decode ▸ last_flush │ TTLT
 
-They are times on the router's clock, in which the replicas' own measures have their places. What a
-transfer does while its prompt is computed is part of `prefill`. Behind the first
-token a choice has only the stages that delayed its second token. Pure.
+A failover stands where the choice lost its replica: between two stretches of `prefill_queue` before
+the first token, and behind it mostly between two stretches of `decode`.
+
+Each stage has a begin and an end of its own, as they were measured: nothing fills a gap between two
+stages. They are times on the router's clock, in which the replicas' own measures have their places.
+What a transfer does while its prompt is computed is part of `prefill`. Behind the first token a
+choice has only the stages that delayed its second token. Pure.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from cluster.api import StageTime
@@ -22,79 +29,180 @@ _MOST_ERROR = 0.01
 _LEAST_ERROR_S = 1e-4
 
 
+@dataclass(frozen=True, slots=True)
+class FailoverSpan:
+    """A failover, in seconds since the request arrived.
+
+    `replica` is where the choice was: with a prefill replica before its first token, and with a
+    decode replica behind it. It is empty where another router was lost.
+    """
+
+    begin_s: float
+    end_s: float
+    replica: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StageMark:
+    """A stage from its own begin to its own end; `replica` is where the choice was.
+
+    Without a replica it was in the router, or between two replicas.
+    """
+
+    stage: str
+    begin_s: float
+    end_s: float
+    replica: str = ""
+
+    @property
+    def seconds(self) -> float:
+        """How long it took."""
+        return self.end_s - self.begin_s
+
+
 def stages_of(choice: ChoiceRow) -> tuple[StageTime, ...]:
     """The stages that a choice went through; none where it was not admitted.
 
     A choice that got no token has only the stages that are known.
     """
-    first = _until_first(choice)
-    spans, at_s = [], 0.0
-    for stage, seconds in (*first, *_behind_first(choice)):
-        if seconds:
-            spans.append(StageTime(stage, at_s, at_s + seconds))
-            at_s += seconds
-    return tuple(spans)
+    return tuple(StageTime(one.stage, one.begin_s, one.end_s) for one in stage_marks(choice))
 
 
-def _until_first(choice: ChoiceRow) -> list[tuple[str, float]]:
-    admitted_s = choice.admitted_s
+def stage_marks(choice: ChoiceRow) -> list[StageMark]:
+    """The stages that took time, with their replicas."""
+    first, behind = _until_first(choice), _behind_first(choice)
+    return [one for one in (*first, *behind) if one.seconds > 0]
+
+
+def _until_first(choice: ChoiceRow) -> list[StageMark]:
+    admitted_s, queue_s, ttft_s = choice.admitted_s, choice.queue_s, choice.ttft_s
     if admitted_s is None:
         return []
-    queue_s, prefill_s, ttft_s = choice.queue_s, choice.prefill_s, choice.ttft_s
-    if ttft_s is None or queue_s is None or prefill_s is None:
-        return [("admission", admitted_s)]
-    # A choice that another router had was admitted here after its first token.
-    admission_s = min(admitted_s, queue_s)
-    sent_s = min(max(admission_s, choice.sent_s or 0.0), queue_s)
-    lost_s = sent_s - admission_s if choice.failovers else 0.0
-    return [
-        ("admission", admission_s),
-        ("failover", lost_s),
-        ("prefill_queue", queue_s - admission_s - lost_s),
-        ("prefill", prefill_s),
-        ("first_flush", ttft_s - queue_s - prefill_s),
-    ]
+    if ttft_s is None or queue_s is None or choice.prefill_s is None:
+        return _until_sent(choice, admitted_s, choice.failover_spans)[0]
+    if admitted_s > ttft_s:
+        # Another router had it, which does not tell when it admitted it.
+        marks = [StageMark("admission", 0.0, queue_s)]
+    else:
+        lost = [one for one in choice.failover_spans if one.begin_s < ttft_s]
+        marks, sent_s = _until_sent(choice, admitted_s, lost)
+        marks.append(StageMark("prefill_queue", sent_s, queue_s, choice.prefill_replica))
+    computed_s, flush_s = queue_s + choice.prefill_s, choice.first_flush_s
+    begin_s = computed_s if flush_s is None else ttft_s - flush_s
+    marks.append(StageMark("prefill", queue_s, computed_s, choice.prefill_replica))
+    marks.append(StageMark("first_flush", begin_s, ttft_s, choice.prefill_replica))
+    return marks
 
 
-def _behind_first(choice: ChoiceRow) -> list[tuple[str, float]]:
+def _until_sent(
+    choice: ChoiceRow, admitted_s: float, lost: Sequence[FailoverSpan]
+) -> tuple[list[StageMark], float]:
+    """The stages until the prompt came to the replica that computed it, and when that was."""
+    marks, at_s = [], admitted_s
+    if lost and lost[0].begin_s < admitted_s:
+        # The router that had it before was lost.
+        marks.append(StageMark("failover", lost[0].begin_s, lost[0].end_s))
+        lost = lost[1:]
+    else:
+        marks.append(StageMark("admission", 0.0, admitted_s))
+    for one in lost:
+        marks.append(StageMark("prefill_queue", at_s, one.begin_s, one.replica))
+        marks.append(StageMark("failover", one.begin_s, one.end_s, one.replica))
+        at_s = one.end_s
+    return marks, at_s
+
+
+def _behind_first(choice: ChoiceRow) -> list[StageMark]:
     ttft_s, ttlt_s = choice.ttft_s, choice.ttlt_s
-    if ttft_s is None or ttlt_s is None or ttlt_s <= ttft_s:
+    if ttft_s is None or ttlt_s is None:
         return []
-    rest_s, waited_s = ttlt_s - ttft_s, 0.0
-    if choice.transfer_end_s is not None:
-        waited_s = min(max(0.0, choice.transfer_end_s - ttft_s), rest_s)
-    transfer_s = min(choice.transfer_exposed_s or 0.0, waited_s)
-    admission_s = min(choice.decode_admission_s or 0.0, waited_s - transfer_s)
-    pause_s = min(choice.failover_pause_s, rest_s - waited_s)
-    left_s = rest_s - waited_s - pause_s
-    decode_s = left_s if choice.decode_s is None or choice.failovers else choice.decode_s
-    # Decode may begin on its way to the router, but not before the prompt is computed.
-    if decode_s <= rest_s + max(0.0, choice.first_flush_s or 0.0) + _LEAST_ERROR_S:
-        decode_s = min(decode_s, left_s)
-    return [
-        ("offer", waited_s - transfer_s - admission_s),
-        ("decode_admission", admission_s),
-        ("transfer", transfer_s),
-        ("failover", pause_s),
-        ("decode", decode_s),
-        ("last_flush", max(0.0, left_s - decode_s)),
-    ]
+    lost = [one for one in choice.failover_spans if one.begin_s >= ttft_s]
+    if ttlt_s <= ttft_s and not lost:
+        return []
+    marks = list(_hand_over(choice, ttft_s, lost))
+    at_s = marks[-1].end_s if marks else ttft_s
+    begin_s = at_s if lost else _decode_begin_s(choice, ttft_s, at_s)
+    for one in lost:
+        marks.append(StageMark("decode", begin_s, one.begin_s, one.replica))
+        marks.append(StageMark("failover", one.begin_s, one.end_s, one.replica))
+        begin_s = one.end_s
+    if begin_s < ttlt_s:
+        ended_s = ttlt_s if choice.decoded_s is None else max(choice.decoded_s, ttft_s)
+        # All tokens of a short rest may be on their way before the router takes the first one.
+        ended_s = max(ended_s, begin_s) if lost else ended_s
+        marks.append(StageMark("decode", begin_s, ended_s, choice.decode_replica))
+        marks.append(StageMark("last_flush", ended_s, ttlt_s, choice.decode_replica))
+    return marks
+
+
+def _hand_over(
+    choice: ChoiceRow, ttft_s: float, lost: Sequence[FailoverSpan]
+) -> Iterator[StageMark]:
+    """What the second token waited for before it could be computed."""
+    end_s, where = choice.transfer_end_s, choice.decode_replica
+    if lost:
+        where = lost[0].replica
+    if end_s is None:
+        if lost and choice.route == "handed_over":
+            yield StageMark("offer", ttft_s, lost[0].begin_s)
+        return
+    offered_s, admitted_s = choice.offered_s, choice.decode_admitted_s
+    if end_s <= ttft_s or offered_s is None or admitted_s is None:
+        return
+    yield StageMark("offer", ttft_s, max(ttft_s, offered_s))
+    began_s = max(ttft_s, offered_s)
+    yield StageMark("decode_admission", began_s, max(ttft_s, admitted_s), where)
+    began_s = admitted_s if choice.transfer_begin_s is None else choice.transfer_begin_s
+    yield StageMark("transfer", max(ttft_s, began_s), end_s)
+
+
+def _decode_begin_s(choice: ChoiceRow, ttft_s: float, at_s: float) -> float:
+    """When decode began, by its own measure; until the first token was out nobody waited for it."""
+    if choice.decoded_s is None or choice.decode_s is None:
+        return at_s
+    began_s = choice.decoded_s - choice.decode_s
+    possible_s = choice.transfer_end_s
+    if possible_s is None:
+        possible_s = (choice.queue_s or 0.0) + (choice.prefill_s or 0.0)
+    sound = began_s >= possible_s - _error_s(choice.ttlt_s or 0.0)
+    return max(began_s, ttft_s) if sound else began_s
 
 
 def stage_faults(choice: ChoiceRow) -> list[str]:
-    """Where the stages do not add up to TTFT or TTLT within 1 %, or one takes less than no time."""
+    """Where the stages do not add up to TTFT or TTLT within 1 %, or do not follow each other.
+
+    What no stage has is a gap, and what two stages have is an overlap.
+    """
     first, behind = _until_first(choice), _behind_first(choice)
-    faults = []
-    wholes = [("TTFT", choice.ttft_s, first)] if first else []
-    wholes += [("TTLT", choice.ttlt_s, [*first, *behind])] if behind else []
-    for name, whole_s, stages in wholes:
-        if whole_s is None:
-            continue
-        error_s = max(_LEAST_ERROR_S, _MOST_ERROR * whole_s)
-        sum_s = sum(seconds for _, seconds in stages)
-        if abs(sum_s - whole_s) > error_s:
-            faults.append(f"the stages sum to {sum_s:.6f} s, and {name} is {whole_s:.6f} s")
-        for stage, seconds in stages:
-            if seconds < -error_s:
-                faults.append(f"{stage} takes {seconds:.6f} s of a {name} of {whole_s:.6f} s")
+    ttft_s, ttlt_s = choice.ttft_s, choice.ttlt_s
+    faults: list[str] = []
+    if ttft_s is not None and first:
+        faults += _faults("TTFT", ttft_s, first)
+        told = [one for one in behind if one.begin_s < (ttlt_s or 0.0)]
+        if told and ttlt_s is not None:
+            faults += _faults("TTLT", ttlt_s, [*first, *told])
+    exposed_s, end_s = choice.transfer_exposed_s, choice.transfer_end_s
+    if exposed_s is not None and end_s is not None and choice.transfer_begin_s is not None:
+        whole_s = end_s - choice.transfer_begin_s
+        if exposed_s > whole_s + _error_s(whole_s):
+            faults.append(f"{exposed_s:.6f} s of a transfer of {whole_s:.6f} s were exposed")
     return faults
+
+
+def _faults(name: str, whole_s: float, marks: Sequence[StageMark]) -> Iterator[str]:
+    error_s = _error_s(whole_s)
+    sum_s = sum(one.seconds for one in marks)
+    if abs(sum_s - whole_s) > error_s:
+        yield f"the stages sum to {sum_s:.6f} s, and {name} is {whole_s:.6f} s"
+    for one in marks:
+        if one.seconds < -error_s:
+            yield f"{one.stage} takes {one.seconds:.6f} s of a {name} of {whole_s:.6f} s"
+    for one, following in pairwise(marks):
+        between_s = following.begin_s - one.end_s
+        if abs(between_s) > error_s:
+            what = "a gap" if between_s > 0 else "an overlap"
+            yield f"{what} of {abs(between_s):.6f} s between {one.stage} and {following.stage}"
+
+
+def _error_s(whole_s: float) -> float:
+    return max(_LEAST_ERROR_S, _MOST_ERROR * whole_s)

@@ -15,8 +15,9 @@ from cluster.telemetry.requests.row import RequestRow
 from engine.errors import InvalidRequest
 
 MOST_ROWS = 10_000
-# Bound: choices of all rows, since a request may have many.
-_CHOICES_A_ROW = 2
+# Bound: choices of all rows, since a request may have many. A choice takes about 1 KB.
+_CHOICES_A_ROW = 4
+_LEAST_CHOICES = 2
 # What a front end's answer writes before the id of its request.
 _ANSWER_PREFIX = re.compile(r"\A(?:chatcmpl-|cmpl-|msg_|resp_)")
 
@@ -79,9 +80,11 @@ def _named(rows: list[RequestRow], name: str) -> list[RequestRow]:
 
 
 class RequestStore:
-    """Holds at most `most` rows and twice as many choices; the oldest leave first.
+    """Holds at most `most` rows; the oldest leave first.
 
-    `running` makes the rows of the requests that have not ended, as far as they came.
+    Of more than four times as many choices, the oldest rows keep two each: the one whose first
+    token came last, and the one whose last token did. `running` makes the rows of the requests
+    that have not ended, as far as they came.
     """
 
     def __init__(self, most: int = MOST_ROWS) -> None:
@@ -90,6 +93,8 @@ class RequestStore:
         self._rows: dict[int, RequestRow] = {}
         self._choices = 0
         self._last = 0
+        # Up to this row all have at most two choices.
+        self._trimmed = 0
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -103,9 +108,20 @@ class RequestStore:
         self._last += 1
         self._rows[self._last] = row
         self._choices += len(row.choices)
-        while len(self._rows) > self._most or self._choices > _CHOICES_A_ROW * self._most:
+        while len(self._rows) > self._most:
             self._choices -= len(self._rows.pop(next(iter(self._rows))).choices)
+        while self._choices > _CHOICES_A_ROW * self._most and self._trimmed < self._last:
+            self._trimmed += 1
+            self._trim(self._trimmed)
         return self._last
+
+    def _trim(self, number: int) -> None:
+        row = self._rows.get(number)
+        if row is not None and len(row.choices) > _LEAST_CHOICES:
+            last = max(row.choices, key=lambda one: one.ttlt_s or 0.0)
+            kept = tuple(one for one in row.choices if one is last or one is row.slowest)
+            self._choices -= len(row.choices) - len(kept)
+            self._rows[number] = replace(row, choices=kept)
 
     @property
     def last(self) -> int:

@@ -134,8 +134,9 @@ class RequestTracer:
 
     def _whole(self, begun: RequestSpan, row: RequestRow) -> ReadableSpan:
         events: tuple[Event, ...] = ()
-        if row.ttft_s is not None:
-            events = (Event("first token", timestamp=_ns(row, row.ttft_s)),)
+        came_s = [one.ttft_s for one in row.choices if one.ttft_s is not None]
+        if came_s:
+            events = (Event("first token", timestamp=_ns(row, min(came_s))),)
         failed = row.failed and row.outcome != "cancelled"
         return ReadableSpan(
             f"request {row.endpoint}",

@@ -2,7 +2,7 @@
 
     request ├─ admission ├─ prefill_queue ├─ prefill ├─ first_flush ├─ transfer ├─ decode …
 
-A failover has a span of its own, with a link to the stage that it broke off.
+Each lost replica has a failover of its own, with a link to the stage that it broke off.
 """
 
 from __future__ import annotations
@@ -11,14 +11,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from cluster.telemetry.requests.row import ChoiceRow, RequestRow
-from cluster.telemetry.requests.stages import stages_of
+from cluster.telemetry.requests.stages import StageMark, stage_marks
 
 Value = str | int | float | bool
 
 # Bound: choices of one request that have spans.
 MOST_CHOICES = 16
-_AT_PREFILL = frozenset({"prefill_queue", "prefill", "first_flush"})
-_AT_DECODE = frozenset({"decode_admission", "decode", "last_flush"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +39,9 @@ def stage_spans(row: RequestRow) -> list[StageSpan]:
     spans: list[StageSpan] = []
     for choice in row.choices[:MOST_CHOICES]:
         first = len(spans)
-        for stage in stages_of(choice):
+        for stage in stage_marks(choice):
             broken = len(spans) - 1 if stage.stage == "failover" and len(spans) > first else None
-            attributes = dict(_of_stage(choice, stage.stage))
+            attributes = dict(_of_stage(choice, stage))
             spans.append(StageSpan(stage.stage, stage.begin_s, stage.end_s, attributes, broken))
     return spans
 
@@ -68,12 +66,12 @@ def request_attributes(row: RequestRow) -> dict[str, Value]:
     return {name: value for name, value in known.items() if value is not None}
 
 
-def _of_stage(choice: ChoiceRow, stage: str) -> Iterator[tuple[str, Value]]:
+def _of_stage(choice: ChoiceRow, mark: StageMark) -> Iterator[tuple[str, Value]]:
+    """The attributes of a span; the replica of a failover is the one that was lost."""
+    stage = mark.stage
     yield "tandem.choice", choice.choice
-    if stage in _AT_PREFILL:
-        yield "tandem.replica", choice.prefill_replica
-    elif stage in _AT_DECODE and choice.decode_replica:
-        yield "tandem.replica", choice.decode_replica
+    if mark.replica:
+        yield "tandem.replica", mark.replica
     if stage == "prefill":
         yield "tandem.cached_tokens", choice.cached_tokens
     elif stage == "transfer" and choice.transfer_bytes is not None:

@@ -10,6 +10,7 @@ import pytest
 
 from cluster.telemetry.requests.behind import Blocker
 from cluster.telemetry.requests.row import ChoiceRow, RequestRow, brief, whole
+from cluster.telemetry.requests.stages import FailoverSpan
 from tests.cluster.cli.fake_router import Router, run
 
 CHOICE = ChoiceRow(
@@ -23,19 +24,24 @@ CHOICE = ChoiceRow(
     first_flush_s=0.01,
     ttft_s=0.61,
     ttlt_s=2.0,
+    offered_s=0.63,
+    decode_admitted_s=0.69,
+    transfer_begin_s=0.69,
     transfer_end_s=0.71,
     decode_admission_s=0.06,
     decode_waited_for="slots",
     transfer_exposed_s=0.02,
     transfer_bytes=2_500_000,
-    decode_s=1.28,
+    decode_s=0.5,
+    decoded_s=2.0,
     gap_p50_s=0.03,
     gap_p95_s=0.05,
     longest_stall_s=0.2,
     mean_batch=3.5,
     straggler_share=0.25,
     failovers=1,
-    failover_pause_s=0.2,
+    failover_spans=(FailoverSpan(0.8, 1.5, "decode-9"),),
+    failover_pause_s=0.7,
     preemptions=2,
     recomputed_tokens=99,
 )
@@ -169,7 +175,7 @@ def test_a_request_is_explained_as_a_waterfall_and_in_words(
     bars = [line for line in lines if line.startswith("  ")]
     assert [line.split()[0] for line in bars] == [
         *("admission", "prefill_queue", "prefill", "first_flush"),
-        *("offer", "decode_admission", "transfer", "failover", "decode"),
+        *("offer", "decode_admission", "transfer", "decode", "failover", "decode"),
     ]
     assert bars[1].split()[-2:] == ["300.0", "ms"]
     # Each bar begins where the one before it ends.
@@ -185,7 +191,7 @@ def test_a_request_is_explained_as_a_waterfall_and_in_words(
         "3.5 requests in the mean; in 25 % of them it had the most tokens.",
         "Its ITL was p50 30.0 ms, p95 50.0 ms; its longest stall was 200.0 ms.",
         "It lost its KV blocks 2 times to requests before it.",
-        "It failed over 1 times, 200.0 ms without tokens.",
+        "It failed over 1 times, 700.0 ms without tokens.",
         "99 of its tokens were computed again.",
     ):
         assert sentence in text

@@ -70,6 +70,7 @@ def test_a_stream_is_counted_from_its_first_token_to_its_last(clock: Clock) -> N
     emitted: list[Tokens] = []
     with recorded() as page:
         record = begun(emitted=emitted)
+        record.times.queue_s, record.times.committed_s = 0.05, BEGAN_S + 0.3
         say(record, clock, 0.25, "\n")
         record.first(FirstTokenTiming(prefill_s=0.15, cached_tokens=0, flush_s=0.05, ttft_s=0.25))
         say(record, clock, 0.35, " -", " A")
@@ -130,6 +131,7 @@ def test_a_choice_without_a_hand_over_has_no_transfer_time(clock: Clock) -> None
         say(record, clock, 0.1, "a", "b")
         record.finished(summary(prefill="decode-0"))
         one = begun()
+        one.times.committed_s = BEGAN_S + 0.1
         say(one, clock, 0.1, "a")
         one.finished(summary())
     assert page.value("tandem_stage_seconds_count", stage="transfer") == 0

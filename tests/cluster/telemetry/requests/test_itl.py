@@ -6,7 +6,7 @@ from array import array
 
 import pytest
 
-from cluster.telemetry.requests.itl import StreamItl, pauses_around
+from cluster.telemetry.requests.itl import StreamItl
 
 
 def test_quantiles_and_the_longest():
@@ -29,11 +29,3 @@ def test_of_many_times_an_even_part_counts_and_the_longest_is_exact():
     found = StreamItl.of(came_s)
     assert found.p95_s == pytest.approx(0.01)
     assert found.longest_s == pytest.approx(7.0)
-
-
-@pytest.mark.parametrize(
-    ("losses", "pause_s"),
-    [([], 0), ([0.5], 0), ([2.5], 3.0), ([2.5, 3.0], 3.0), ([9.0], 0), ([1.5, 2.5], 4.0)],
-)
-def test_a_pause_is_that_around_a_loss_once_tokens_came(losses, pause_s):
-    assert pauses_around(losses, [1.0, 2.0, 5.0]) == pytest.approx(pause_s)

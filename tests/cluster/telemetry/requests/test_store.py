@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -43,14 +44,40 @@ def test_the_rows_behind_a_number():
     assert (store.last, store.after(5)) == (5, [])
 
 
-def test_rows_of_many_choices_take_the_place_of_several():
-    store, choices = RequestStore(4), tuple(ChoiceRow(n, "local") for n in range(6))
-    for name in "ab":
-        store.add(row(name))
-    store.add(RequestRow("n", "chat", "v", "ok", choices=choices))
-    assert held(store) == ["a", "b", "n"]
-    store.add(RequestRow("m", "chat", "v", "ok", choices=choices))
-    assert held(store) == ["m"]
+def test_all_requests_are_held_however_many_choices_they_have():
+    """Beyond a bound the oldest keep those that say how long the request took."""
+    times = [(0.1, 2.0), (0.2, 1.0), (0.9, 1.5), (0.3, 3.0), (0.4, 1.0), (0.5, 1.0)]
+    choices = tuple(
+        ChoiceRow(n, "local", ttft_s=first, ttlt_s=last) for n, (first, last) in enumerate(times)
+    )
+    store = RequestStore(4)
+    for name in "abcd":
+        store.add(RequestRow(name, "chat", "v", "ok", choices=choices))
+    assert held(store) == ["a", "b", "c", "d"]
+    assert [len(one.choices) for one in store] == [2, 2, 6, 6]
+    assert [one.choice for one in next(iter(store)).choices] == [2, 3]
+    assert {(one.ttft_s, one.ttlt_s) for one in store} == {(0.9, 3.0)}
+    for name in "efgh":
+        store.add(RequestRow(name, "chat", "v", "ok", choices=choices))
+    assert held(store) == ["e", "f", "g", "h"]
+    assert sum(len(one.choices) for one in store) <= 16
+
+
+def test_ten_thousand_requests_of_eight_choices_are_held():
+    store, choices = RequestStore(), tuple(ChoiceRow(n, "local") for n in range(8))
+    for number in range(10_500):
+        store.add(RequestRow(str(number), "chat", "v", "ok", choices=choices))
+    assert len(store) == 10_000
+    assert sum(len(one.choices) for one in store) <= 40_000
+
+
+def test_the_slowest_choice_ranks_a_request():
+    first = RequestRow("n", "chat", "v", "ok", choices=(CHOICE, replace(CHOICE, ttft_s=5.0)))
+    found = RowFilter(slowest=True).of([first, row("one", 3.0)])
+    assert [one.request_id for one in found] == ["n", "one"]
+
+
+CHOICE = ChoiceRow(0, "local", ttft_s=0.1)
 
 
 ROWS = (

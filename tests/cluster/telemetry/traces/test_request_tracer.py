@@ -12,6 +12,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from cluster.config.request_log import TracingConfig
+from cluster.telemetry.requests.stages import FailoverSpan
 from cluster.telemetry.traces import request_tracer
 from cluster.telemetry.traces.request_tracer import RequestTracer
 from tests.cluster.telemetry.traces.test_stage_spans import ROW
@@ -68,7 +69,7 @@ def test_a_failure_is_a_status_and_a_cancel_is_none():
 
 
 def test_a_failover_links_to_what_it_broke_off():
-    lost = replace(ENDED.choices[0], failovers=1, sent_s=0.1, failover_pause_s=0.5)
+    lost = replace(ENDED.choices[0], failover_spans=(FailoverSpan(1.2, 1.5, "d9"),))
     _, spans = traced(replace(ENDED, choices=(lost,)))
     (failover,) = (one for one in spans if one.name == "failover")
     (link,) = failover.links

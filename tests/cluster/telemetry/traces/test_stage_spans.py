@@ -8,6 +8,7 @@ from itertools import pairwise
 import pytest
 
 from cluster.telemetry.requests.row import RequestRow
+from cluster.telemetry.requests.stages import FailoverSpan
 from cluster.telemetry.traces.stage_spans import MOST_CHOICES, request_attributes, stage_spans
 from tests.cluster.telemetry.requests.test_stages import CHOICE
 
@@ -27,13 +28,16 @@ def test_they_stand_beside_each_other_in_the_order_of_the_stages():
 
 
 def test_a_failover_is_linked_to_what_it_broke_off():
-    lost = replace(CHOICE, choice=1, failovers=1, sent_s=0.1, failover_pause_s=0.5)
+    lost = replace(CHOICE, choice=1, failover_spans=(FailoverSpan(1.2, 1.5, "d9"),))
     row = replace(ROW, choices=(CHOICE, lost))
     spans = stage_spans(row)
     (failover,) = (one for one in spans if one.name == "failover")
     broken = spans[failover.breaks_off]
     assert broken.attributes["tandem.choice"] == failover.attributes["tandem.choice"] == 1
+    assert (broken.name, broken.attributes["tandem.replica"]) == ("decode", "d9")
     assert broken.end_s == pytest.approx(failover.begin_s)
+    following = spans[failover.breaks_off + 2]
+    assert (following.name, following.attributes["tandem.replica"]) == ("decode", "d0")
 
 
 def test_a_request_with_many_choices_has_a_bound():
