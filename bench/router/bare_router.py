@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from bench.core.event_loop import run
@@ -70,17 +72,32 @@ def config_for(url: str, model: str) -> TandemConfig:
     )
 
 
-async def main(url: str, model: str, rows: str | None = None, otlp: str | None = None) -> None:
-    """Serve until standard input ends. `rows` and `otlp` are where rows and traces go."""
+async def main(url: str, model: str, rows: str = "", otlp: str = "") -> None:
+    """Serve until standard input ends. `rows` and `otlp` take rows and traces, if named.
+
+    They do so from a SIGUSR1 to a SIGUSR2.
+    """
     config = config_for(url, model)
-    if rows is not None:
-        traced = TracingConfig(otlp=otlp, most_per_s=1000.0)
-        config = replace(config, request_log=RequestLogConfig(folder=rows), tracing=traced)
+    if rows:
+        config = replace(config, request_log=RequestLogConfig(folder=rows))
+    if otlp:
+        config = replace(config, tracing=TracingConfig(otlp=otlp, most_per_s=1000.0))
     directory = Directory.of(config)
     router = await RouterServer.start(config, "router-0", directory)
+    log = router.requests
+    files, tracer = log.files, log.tracer
+
+    def observe(*, on: bool) -> None:
+        log.files, log.tracer = (files, tracer) if on else (None, None)
+
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGUSR1, partial(observe, on=True))
+    loop.add_signal_handler(signal.SIGUSR2, partial(observe, on=False))
+    observe(on=False)
     settle()
     print(json.dumps({"grpc": router.grpc_address, "http": router.http_address}), flush=True)
     await asyncio.to_thread(sys.stdin.read)
+    observe(on=True)
     await router.stop()
 
 

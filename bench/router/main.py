@@ -208,10 +208,11 @@ async def open_streams(
 
 def _cpu(site: Site) -> tuple[float, float, float]:
     """CPU seconds used so far by router, decode replica and this client."""
-    return _spent(site.router), _spent(site.decode), time.process_time()
+    return spent_s(site.router), spent_s(site.decode), time.process_time()
 
 
-def _spent(process: int) -> float:
+def spent_s(process: int) -> float:
+    """The CPU seconds that a process has used so far."""
     fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICK
 

@@ -3,7 +3,10 @@
     python -m bench.router.observing [--streams 500] [--seconds 3] [--turns 4] [--viewers 3]
 
 On are the rows of the request log in files, a trace of each request, which a collector here takes,
-and the console with viewers. Two routers, each with replicas of its own, stand beside each other.
+and the console with viewers. It is the same process with and without, because two processes of one
+router differ by 10 %. The router has a core for itself, if there are several, and all other
+processes share the rest. On two cores these may bound tokens/s, and not the router; its CPU says
+what it pays.
 """
 
 from __future__ import annotations
@@ -11,11 +14,15 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import os
+import signal
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,17 +33,22 @@ from bench.core.host_info import as_line, describe_machine, now
 from bench.core.markdown_tables import table
 from bench.core.results import Figure, Series, keep, value_of
 from bench.core.statistics import percentile
-from bench.router.journal import tokens_per_s
-from bench.router.main import PROBE, probe
+from bench.router.journal import full_speed
+from bench.router.main import PROBE, probe, spent_s
 from bench.router.site import Site, process_of, site_of
-from bench.router.stream_load import first_token_s
+from bench.router.stream_load import Taken, first_token_s
 from cluster.api.event_streams import end
 from cluster.deploy.embedded_redis import EmbeddedRedis
-from cluster.work_progress import tracked
 
 _ANSWERS_S = 10.0
 _FRONT_ENDS = {"grpc": "gRPC", "http": "HTTP"}
 _PIECE = 1 << 16
+# Clients of short requests, and how long a router has for the rows and spans of the last ones.
+_CLIENTS = 8
+_SETTLE_S = 2.0
+# Messages per second of all streams below any bound: CPU for a token depends on how many are late.
+_STEADY_PER_S = 5000
+_Measure = Callable[[], Awaitable[float]]
 
 
 def main() -> None:
@@ -52,11 +64,7 @@ def main() -> None:
     if options.collect:
         _collect()
         return
-    with ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory())
-        _, read = stack.enter_context(process_of("bench.router.observing", "--collect"))
-        seen = stack.enter_context(_site(f"{folder}/rows", read()["otlp"]))
-        found = asyncio.run(_measure(stack.enter_context(_site()), seen, options))
+    found = _run(options)
     machine = describe_machine()
     rows = [[name, f"{one.value:.3f}"] for name, one in found.items()]
     print(f"{now()}; {as_line(machine)}\n\n{table(('observed over not', 'value'), rows)}")
@@ -72,68 +80,109 @@ def main() -> None:
         keep(options.results, "router", machine, [series])
 
 
-@contextmanager
-def _site(*observed: str) -> Iterator[Site]:
+def _run(options: argparse.Namespace) -> dict[str, Figure]:
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) > 1:
+        # The processes that begin from here on stay on these cores, too.
+        os.sched_setaffinity(0, cores[:-1])
     redis = EmbeddedRedis.start()
-    try:
-        with site_of(redis.url, 0.0, observed=observed) as site:
-            yield site
-    finally:
-        redis.stop()
+    with ExitStack() as stack:
+        stack.callback(redis.stop)
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        _, read = stack.enter_context(process_of("bench.router.observing", "--collect"))
+        observed = (f"{folder}/rows", read()["otlp"])
+        site = stack.enter_context(site_of(redis.url, 0.0, observed=observed))
+        for thread in Path(f"/proc/{site.router}/task").iterdir():
+            os.sched_setaffinity(int(thread.name), cores[-1:])
+        return asyncio.run(_measure(site, options))
 
 
-async def _measure(plain: Site, seen: Site, options: argparse.Namespace) -> dict[str, Figure]:
+async def _measure(site: Site, options: argparse.Namespace) -> dict[str, Figure]:
     found: dict[str, Figure] = {}
-    async with _watched(seen.front_ends["http"], options.viewers):
-        for front_end, title in _FRONT_ENDS.items():
-            rates: tuple[list[float], list[float]] = ([], [])
-            for turn in tracked(f"observing, {title}", range(options.turns)):
-                # Neither is always the first of a turn.
-                for which in (0, 1) if turn % 2 == 0 else (1, 0):
-                    site = (plain, seen)[which]
-                    rates[which].append(await tokens_per_s(site, front_end, options))
-            ratios = sorted(b / a for a, b in zip(*rates, strict=True))
-            for what, ratio in (("least", ratios[0]), ("p50", percentile(ratios, 0.5))):
-                name = f"{title}: tokens/s, {what}"
-                found[name] = value_of(ratio, "ratio", options.turns, "turns")
-            first, second = await _first_tokens_ms(plain, seen, front_end, options)
-            name = f"{title}: first token p50"
-            found[name] = value_of(first, "ms", 1, "runs")
-            found[f"{name}, observed over not"] = value_of(second / first, "ratio", 1, "runs")
+    for front_end, title in _FRONT_ENDS.items():
+        for measure, name in (
+            (_tokens_per_s, "tokens/s"),
+            (_token_cpu, "router's CPU for a token"),
+            (_request_cpu, "router's CPU for a short request"),
+            (_first_token, "first token"),
+        ):
+            ratios = await _by_turns(site, partial(measure, site, front_end, options), options)
+            shown = {"least": ratios[0], "p50": percentile(ratios, 0.5), "most": ratios[-1]}
+            for what, ratio in shown.items():
+                figure = value_of(ratio, "ratio", options.turns, "turns")
+                found[f"{title}: {name}, {what}"] = figure
     return found
 
 
-async def _first_tokens_ms(
-    plain: Site, seen: Site, front_end: str, options: argparse.Namespace
-) -> tuple[float, float]:
-    """The median first token of each router in ms, by turns, of whole short requests."""
-    clients = [site.streams(front_end) for site in (plain, seen)]
-    ways = [
-        lambda client=client: first_token_s(lambda taken: client.run(PROBE, taken))
-        for client in clients
-    ]
-    first, second = await probe(ways, 4 * options.seconds)
-    for client in clients:
-        await client.close()
-    return 1000 * percentile(first, 0.5), 1000 * percentile(second, 0.5)
+async def _by_turns(site: Site, measure: _Measure, options: argparse.Namespace) -> list[float]:
+    """The measure with all of it on over that without, of each turn, in ascending order."""
+    ratios = []
+    for turn in range(options.turns):
+        taken: dict[bool, float] = {}
+        # Neither is always the first of a turn.
+        for on in (False, True) if turn % 2 == 0 else (True, False):
+            async with _observed(site, options.viewers) if on else nullcontext():
+                taken[on] = await measure()
+        ratios.append(taken[True] / taken[False])
+    return sorted(ratios)
+
+
+async def _tokens_per_s(site: Site, front_end: str, options: argparse.Namespace) -> float:
+    return (await full_speed(site, front_end, options)).tokens_per_s
+
+
+async def _token_cpu(site: Site, front_end: str, options: argparse.Namespace) -> float:
+    """The router's CPU milliseconds for 1,000 tokens, at a rate below its bound."""
+    return (await full_speed(site, front_end, options, asked_per_s=_STEADY_PER_S)).cpu_ms
+
+
+async def _request_cpu(site: Site, front_end: str, options: argparse.Namespace) -> float:
+    """The router's CPU seconds for a request of a few tokens, with its row and its spans."""
+    client, requests = site.streams(front_end), 0
+    await client.run(PROBE, Taken())
+    before_s, until_s = spent_s(site.router), time.perf_counter() + options.seconds
+
+    async def ask() -> None:
+        nonlocal requests
+        while time.perf_counter() < until_s:
+            await client.run(PROBE, Taken())
+            requests += 1
+
+    await asyncio.gather(*(ask() for _ in range(_CLIENTS)))
+    await asyncio.sleep(_SETTLE_S)
+    after_s = spent_s(site.router)
+    await client.close()
+    return (after_s - before_s) / requests
+
+
+async def _first_token(site: Site, front_end: str, options: argparse.Namespace) -> float:
+    """The median first token in seconds, of short requests one after the other."""
+    client = site.streams(front_end)
+    ways = [lambda: first_token_s(lambda taken: client.run(PROBE, taken))]
+    (found,) = await probe(ways, options.seconds)
+    await client.close()
+    return percentile(found, 0.5)
 
 
 @asynccontextmanager
-async def _watched(address: str, viewers: int) -> AsyncIterator[None]:
-    """Consoles that are open meanwhile; ConnectionError where the router has none."""
+async def _observed(site: Site, viewers: int) -> AsyncIterator[None]:
+    """Rows, traces, and consoles that are open; ConnectionError where the router has none."""
+    address = site.front_ends["http"]
     host, _, port = address.rpartition(":")
     tasks, writers = [], []
-    for _ in range(viewers):
-        reader, writer = await asyncio.open_connection(host, int(port))
-        writer.write(f"GET /console/feed HTTP/1.1\r\nhost: {address}\r\n\r\n".encode())
-        status = await asyncio.wait_for(reader.readline(), _ANSWERS_S)
-        if b" 200 " not in status:
-            raise ConnectionError(f"the console answered {status!r}")
-        tasks.append(asyncio.create_task(_read(reader)))
-        writers.append(writer)
+    os.kill(site.router, signal.SIGUSR1)
     try:
+        for _ in range(viewers):
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writers.append(writer)
+            writer.write(f"GET /console/feed HTTP/1.1\r\nhost: {address}\r\n\r\n".encode())
+            status = await asyncio.wait_for(reader.readline(), _ANSWERS_S)
+            if b" 200 " not in status:
+                raise ConnectionError(f"the console answered {status!r}")
+            tasks.append(asyncio.create_task(_read(reader)))
         yield
     finally:
+        os.kill(site.router, signal.SIGUSR2)
         for writer in writers:
             writer.close()
         await end(tasks)

@@ -28,7 +28,7 @@ from engine.errors import Overloaded, TandemError
 from protos.status import one_line
 
 if TYPE_CHECKING:
-    from cluster.telemetry.traces.request_tracer import RequestSpan
+    from cluster.telemetry.traces.span_messages import RequestSpan
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,8 @@ from cluster.telemetry.requests.store import RequestStore
 
 if TYPE_CHECKING:
     # OpenTelemetry's exporter takes a while to import, and few routers trace.
-    from cluster.telemetry.traces.request_tracer import RequestSpan, RequestTracer
+    from cluster.telemetry.traces.request_tracer import RequestTracer
+    from cluster.telemetry.traces.span_messages import RequestSpan
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +32,10 @@ _LOGGED = (
 
 
 class RequestLog:
-    """Takes the row of each request that ended. With `files` it is written there, too."""
+    """Takes the row of each request that ended. With `files` it is written there, too.
+
+    `tracer` traces requests. Both may be exchanged at any time.
+    """
 
     def __init__(
         self,
@@ -39,24 +43,24 @@ class RequestLog:
         files: RowFiles | None = None,
         tracer: RequestTracer | None = None,
     ) -> None:
-        self._files = files
-        self._tracer = tracer
+        self.files = files
+        self.tracer = tracer
         self.store = RequestStore() if store is None else store
 
     def begin(self, traceparent: str) -> RequestSpan | None:
         """Begin the trace of a request, as `RequestTracer.begin`; None where none is traced."""
-        if self._tracer is None:
+        if self.tracer is None:
             return None
-        return self._tracer.begin(traceparent)
+        return self.tracer.begin(traceparent)
 
     def add(self, row: RequestRow, span: RequestSpan | None = None) -> int:
         """Keep a row, and end the request's trace; returns its number, for `vacated`."""
         write(row)
-        if self._tracer is not None and span is not None:
-            self._tracer.end(span, row)
+        if self.tracer is not None and span is not None:
+            self.tracer.end(span, row)
         number = self.store.add(row)
-        if self._files is not None:
-            self._files.put(number)
+        if self.files is not None:
+            self.files.put(number)
         return number
 
     def vacated(self, number: int, seconds: float) -> None:
@@ -65,8 +69,8 @@ class RequestLog:
 
     async def close(self) -> None:
         """End files and traces, once their last rows are written and sent. Idempotent."""
-        files, self._files = self._files, None
-        tracer, self._tracer = self._tracer, None
+        files, self.files = self.files, None
+        tracer, self.tracer = self.tracer, None
         if files is not None:
             await asyncio.to_thread(files.close)
         if tracer is not None:

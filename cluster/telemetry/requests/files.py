@@ -12,7 +12,6 @@ import fcntl
 import json
 import logging
 import os
-import queue
 import threading
 import time
 from collections.abc import Callable
@@ -24,6 +23,7 @@ from urllib.parse import quote
 
 from cluster.config.request_log import RequestLogConfig
 from cluster.telemetry import router_metrics as metrics
+from cluster.telemetry.gathered_queue import GatheredQueue
 from cluster.telemetry.requests.row import RequestRow, whole
 from engine.rare_log import RareLog
 
@@ -53,12 +53,11 @@ class RowFiles:
         row_of: Callable[[int], RequestRow | None],
         gather_s: float = GATHER_S,
     ) -> None:
-        self._gather_s = gather_s
         self._config = config
         self._folder = Path(folder)
         self._prefix = f"requests-{quote(router, safe='')}-"
         self._row_of = row_of
-        self._waiting: queue.Queue[int | None] = queue.Queue(_MOST_WAITING)
+        self._waiting: GatheredQueue[int] = GatheredQueue(_MOST_WAITING, gather_s)
         self._overflow = 0
         self._file: IO[str] | None = None
         self._path = self._folder
@@ -69,50 +68,36 @@ class RowFiles:
 
     def put(self, number: int) -> None:
         """Write the row of that number soon; a row beyond the queue's bound is counted as lost."""
-        try:
-            self._waiting.put_nowait(number)
-        except queue.Full:
+        if not self._waiting.put(number):
             self._overflow += 1
 
     def close(self) -> None:
         """Write what waits, for a bounded time, and end the present file."""
-        with suppress(queue.Full):
-            self._waiting.put(None, timeout=_CLOSE_S)
+        self._waiting.end()
         self._thread.join(_CLOSE_S)
 
     def _run(self) -> None:
         self._attempt(0, self._begin)
-        while True:
-            numbers = self._gather()
+        last = False
+        while not last:
+            numbers, last = self._waiting.take(self._left_s())
             if rows := self._rows(numbers):
                 self._attempt(len(rows), partial(self._write, rows))
-            ending = None in numbers
-            if self._file is not None and (ending or self._is_full()):
+            if self._file is not None and (last or self._is_full()):
                 self._attempt(0, self._rotate)
-            if ending:
-                return
 
-    def _rows(self, numbers: list[int | None]) -> list[RequestRow]:
+    def _left_s(self) -> float | None:
+        """How long the present file may still grow; None without a file."""
+        if self._file is None:
+            return None
+        return max(0.0, self._begun_s + self._config.file_s - time.monotonic())
+
+    def _rows(self, numbers: list[int]) -> list[RequestRow]:
         overflow, self._overflow = self._overflow, 0
-        found = [self._row_of(number) for number in numbers if number is not None]
+        found = [self._row_of(number) for number in numbers]
         if overflow + found.count(None):
             self._lost(overflow + found.count(None), "the disk is too slow")
         return [row for row in found if row is not None]
-
-    def _gather(self) -> list[int | None]:
-        """The numbers that wait; empty when the present file is too old. Waits for the first."""
-        left_s = None
-        if self._file is not None:
-            left_s = max(0.0, self._begun_s + self._config.file_s - time.monotonic())
-        try:
-            found = [self._waiting.get(timeout=left_s)]
-        except queue.Empty:
-            return []
-        until_s = time.monotonic() + self._gather_s
-        while None not in found and (rest_s := until_s - time.monotonic()) > 0:
-            with suppress(queue.Empty):
-                found.append(self._waiting.get(timeout=rest_s))
-        return found
 
     def _begin(self) -> None:
         """Make the folder, and compress what routers that were killed have left there."""

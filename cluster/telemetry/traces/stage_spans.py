@@ -7,7 +7,7 @@ Each lost replica has a failover of its own, with a link to the stage that it br
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from cluster.telemetry.requests.row import ChoiceRow, RequestRow
@@ -41,7 +41,7 @@ def stage_spans(row: RequestRow) -> list[StageSpan]:
         first = len(spans)
         for stage in stage_marks(choice):
             broken = len(spans) - 1 if stage.stage == "failover" and len(spans) > first else None
-            attributes = dict(_of_stage(choice, stage))
+            attributes = _of_stage(choice, stage)
             spans.append(StageSpan(stage.stage, stage.begin_s, stage.end_s, attributes, broken))
     return spans
 
@@ -66,20 +66,20 @@ def request_attributes(row: RequestRow) -> dict[str, Value]:
     return {name: value for name, value in known.items() if value is not None}
 
 
-def _of_stage(choice: ChoiceRow, mark: StageMark) -> Iterator[tuple[str, Value]]:
+def _of_stage(choice: ChoiceRow, mark: StageMark) -> dict[str, Value]:
     """The attributes of a span; the replica of a failover is the one that was lost."""
-    stage = mark.stage
-    yield "tandem.choice", choice.choice
+    stage, found = mark.stage, dict[str, Value]({"tandem.choice": choice.choice})
     if mark.replica:
-        yield "tandem.replica", mark.replica
+        found["tandem.replica"] = mark.replica
     if stage == "prefill":
-        yield "tandem.cached_tokens", choice.cached_tokens
+        found["tandem.cached_tokens"] = choice.cached_tokens
     elif stage == "transfer" and choice.transfer_bytes is not None:
-        yield "tandem.transfer_bytes", choice.transfer_bytes
+        found["tandem.transfer_bytes"] = choice.transfer_bytes
     elif stage == "decode":
-        yield "tandem.completion_tokens", choice.completion_tokens
-        yield "tandem.preemptions", choice.preemptions
+        found["tandem.completion_tokens"] = choice.completion_tokens
+        found["tandem.preemptions"] = choice.preemptions
         if choice.mean_batch is not None:
-            yield "tandem.mean_batch", choice.mean_batch
+            found["tandem.mean_batch"] = choice.mean_batch
     elif stage == "failover":
-        yield "tandem.failovers", choice.failovers
+        found["tandem.failovers"] = choice.failovers
+    return found

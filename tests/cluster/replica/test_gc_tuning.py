@@ -18,9 +18,11 @@ class _Node:
 
 @pytest.fixture(autouse=True)
 def _as_before() -> Iterator[None]:
+    before = gc.get_threshold()
     yield
     gc.unfreeze()
     settle()
+    gc.set_threshold(*before)
 
 
 def test_what_is_there_is_looked_through_no_more() -> None:
@@ -39,3 +41,16 @@ def test_cycles_that_come_later_are_still_freed() -> None:
     del node
     gc.collect()
     assert seen() is None
+
+
+def test_what_a_step_of_many_streams_holds_begins_no_collection() -> None:
+    settle()
+    begun: list[str] = []
+    gc.callbacks.append(lambda phase, _: begun.append(phase))
+    try:
+        for _ in range(20):
+            held = [[number] for number in range(4000)]
+            del held
+    finally:
+        gc.callbacks.pop()
+    assert not begun

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import stat
+import threading
 from pathlib import Path
 
 import pytest
@@ -82,9 +83,20 @@ def test_a_file_of_a_living_router_is_left_alone(tmp_path):
     assert [path.suffix for path in tmp_path.iterdir()] == [".zst"]
 
 
-def test_a_full_file_is_followed_by_another(tmp_path):
+def test_a_full_file_is_followed_by_another(tmp_path, monkeypatch):
+    taken, get = threading.Event(), RequestStore.get
+
+    def noted(store, number):
+        if number == 20:
+            taken.set()
+        return get(store, number)
+
+    monkeypatch.setattr(RequestStore, "get", noted)
     written = Written(tmp_path, gather_s=0.0, file_bytes=1024)
-    for number in range(40):
+    for number in range(20):
+        written.add(f"r-{number}")
+    assert taken.wait(10)
+    for number in range(20, 40):
         written.add(f"r-{number}")
     written.files.close()
     assert len(list(tmp_path.glob("*.zst"))) > 1
