@@ -19,7 +19,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, asynccontextmanager, nullcontext
 from functools import partial
@@ -39,6 +39,7 @@ from bench.router.site import Site, process_of, site_of
 from bench.router.stream_load import Taken, first_token_s
 from cluster.api.event_streams import end
 from cluster.deploy.embedded_redis import EmbeddedRedis
+from cluster.work_progress import tracked
 
 _ANSWERS_S = 10.0
 _FRONT_ENDS = {"grpc": "gRPC", "http": "HTTP"}
@@ -106,7 +107,9 @@ async def _measure(site: Site, options: argparse.Namespace) -> dict[str, Figure]
             (_request_cpu, "router's CPU for a short request"),
             (_first_token, "first token"),
         ):
-            ratios = await _by_turns(site, partial(measure, site, front_end, options), options)
+            turns = tracked(f"observing, {title}, {name}", range(options.turns))
+            bound = partial(measure, site, front_end, options)
+            ratios = await _by_turns(site, bound, turns, options)
             shown = {"least": ratios[0], "p50": percentile(ratios, 0.5), "most": ratios[-1]}
             for what, ratio in shown.items():
                 figure = value_of(ratio, "ratio", options.turns, "turns")
@@ -114,10 +117,12 @@ async def _measure(site: Site, options: argparse.Namespace) -> dict[str, Figure]
     return found
 
 
-async def _by_turns(site: Site, measure: _Measure, options: argparse.Namespace) -> list[float]:
+async def _by_turns(
+    site: Site, measure: _Measure, turns: Iterable[int], options: argparse.Namespace
+) -> list[float]:
     """The measure with all of it on over that without, of each turn, in ascending order."""
     ratios = []
-    for turn in range(options.turns):
+    for turn in turns:
         taken: dict[bool, float] = {}
         # Neither is always the first of a turn.
         for on in (False, True) if turn % 2 == 0 else (True, False):

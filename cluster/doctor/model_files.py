@@ -24,7 +24,7 @@ _MXFP4_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceMemory:
+class DeviceRoom:
     """What the replicas on one device want of its `free` bytes: `holders` of them share it."""
 
     where: str
@@ -32,7 +32,7 @@ class DeviceMemory:
     holders: int
 
     @classmethod
-    def of(cls, config: TandemConfig, gpus: Sequence[Gpu], free_bytes: int) -> DeviceMemory:
+    def of(cls, config: TandemConfig, gpus: Sequence[Gpu], free_bytes: int) -> DeviceRoom:
         """Of the smallest GPU with as many replicas as come to one, or else of this machine."""
         replicas = config.prefill.replicas + config.decode.replicas
         if gpus:
@@ -60,7 +60,7 @@ def look_at_model(config: TandemConfig, gpus: Sequence[Gpu], free_bytes: int) ->
     what = f"{model.name}: {model.architecture}, {parameters / 1e6:,.1f} million parameters"
     yield Finding("model", Severity.OK, f"{what}, {model.dtype}: {size / _MIB:,.0f} MiB of weights")
     yield _tokenizer(model)
-    yield _memory(config, model, size, DeviceMemory.of(config, gpus, free_bytes))
+    yield _memory(config, model, size, DeviceRoom.of(config, gpus, free_bytes))
 
 
 def weight_bytes(tensors: Iterable[StoredTensor], dtype: str) -> int:
@@ -91,7 +91,7 @@ def _tokenizer(model: ModelDescription) -> Finding:
 
 
 def _memory(
-    config: TandemConfig, model: ModelDescription, size: int, device: DeviceMemory
+    config: TandemConfig, model: ModelDescription, size: int, device: DeviceRoom
 ) -> Finding:
     wanted = device.holders * size
     parts = [f"{device.holders} x {size / _MIB:,.0f} MiB of weights"]
