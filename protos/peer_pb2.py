@@ -26,7 +26,7 @@ from protos import calls_pb2 as protos_dot_calls__pb2
 from protos import router_pb2 as protos_dot_router__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x11protos/peer.proto\x12\x12tandem.internal.v1\x1a\x12protos/calls.proto\x1a\x13protos/router.proto\"\xb0\x01\n\x0cPeerQuestion\x12\x30\n\x04news\x18\x01 \x01(\x0b\x32 .tandem.internal.v1.NewsQuestionH\x00\x12\x30\n\x04rows\x18\x02 \x01(\x0b\x32 .tandem.internal.v1.RowsQuestionH\x00\x12\x30\n\x04stop\x18\x03 \x01(\x0b\x32 .tandem.internal.v1.StopQuestionH\x00\x42\n\n\x08question\"\xb6\x01\n\nPeerAnswer\x12\x0e\n\x04news\x18\x01 \x01(\x0cH\x00\x12.\n\x04rows\x18\x02 \x01(\x0b\x32\x1e.tandem.internal.v1.RowsAnswerH\x00\x12.\n\x04stop\x18\x03 \x01(\x0b\x32\x1e.tandem.internal.v1.StopAnswerH\x00\x12.\n\x07\x66\x61ilure\x18\x0f \x01(\x0b\x32\x1b.tandem.internal.v1.FailureH\x00\x42\x08\n\x06\x61nswer\"8\n\x0cNewsQuestion\x12\x14\n\x0c\x63ounts_after\x18\x01 \x01(\x04\x12\x12\n\nrows_after\x18\x02 \x01(\x04\"\\\n\x0cRowsQuestion\x12\x37\n\x06wanted\x18\x01 \x01(\x0b\x32\'.tandem.internal.v1.ListRequestsRequest\x12\x13\n\x0b\x66or_console\x18\x02 \x01(\x08\">\n\nRowsAnswer\x12\x0c\n\x04rows\x18\x01 \x03(\t\x12\x0c\n\x04held\x18\x02 \x01(\r\x12\x14\n\x0c\x66irst_tokens\x18\x03 \x01(\x0c\"D\n\x0cStopQuestion\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0e\n\x06tenant\x18\x02 \x01(\t\x12\x10\n\x08operator\x18\x03 \x01(\t\"\x1b\n\nStopAnswer\x12\r\n\x05\x66ound\x18\x01 \x01(\x08\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x11protos/peer.proto\x12\x12tandem.internal.v1\x1a\x12protos/calls.proto\x1a\x13protos/router.proto\"\xb0\x01\n\x0cPeerQuestion\x12\x30\n\x04news\x18\x01 \x01(\x0b\x32 .tandem.internal.v1.NewsQuestionH\x00\x12\x30\n\x04rows\x18\x02 \x01(\x0b\x32 .tandem.internal.v1.RowsQuestionH\x00\x12\x30\n\x04stop\x18\x03 \x01(\x0b\x32 .tandem.internal.v1.StopQuestionH\x00\x42\n\n\x08question\"\xb6\x01\n\nPeerAnswer\x12\x0e\n\x04news\x18\x01 \x01(\x0cH\x00\x12.\n\x04rows\x18\x02 \x01(\x0b\x32\x1e.tandem.internal.v1.RowsAnswerH\x00\x12.\n\x04stop\x18\x03 \x01(\x0b\x32\x1e.tandem.internal.v1.StopAnswerH\x00\x12.\n\x07\x66\x61ilure\x18\x0f \x01(\x0b\x32\x1b.tandem.internal.v1.FailureH\x00\x42\x08\n\x06\x61nswer\"8\n\x0cNewsQuestion\x12\x14\n\x0c\x63ounts_after\x18\x01 \x01(\x04\x12\x12\n\nrows_after\x18\x02 \x01(\x04\"\\\n\x0cRowsQuestion\x12\x37\n\x06wanted\x18\x01 \x01(\x0b\x32\'.tandem.internal.v1.ListRequestsRequest\x12\x13\n\x0b\x66or_console\x18\x02 \x01(\x08\"t\n\nRowsAnswer\x12\x0c\n\x04rows\x18\x01 \x03(\t\x12\x0c\n\x04held\x18\x02 \x01(\r\x12\x14\n\x0c\x66irst_tokens\x18\x03 \x01(\x0c\x12\x34\n\x07\x66igures\x18\x04 \x03(\x0b\x32#.tandem.internal.v1.EndpointFigures\"D\n\x0cStopQuestion\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0e\n\x06tenant\x18\x02 \x01(\t\x12\x10\n\x08operator\x18\x03 \x01(\t\"\x1b\n\nStopAnswer\x12\r\n\x05\x66ound\x18\x01 \x01(\x08\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -42,9 +42,9 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ROWSQUESTION']._serialized_start=504
   _globals['_ROWSQUESTION']._serialized_end=596
   _globals['_ROWSANSWER']._serialized_start=598
-  _globals['_ROWSANSWER']._serialized_end=660
-  _globals['_STOPQUESTION']._serialized_start=662
-  _globals['_STOPQUESTION']._serialized_end=730
-  _globals['_STOPANSWER']._serialized_start=732
-  _globals['_STOPANSWER']._serialized_end=759
+  _globals['_ROWSANSWER']._serialized_end=714
+  _globals['_STOPQUESTION']._serialized_start=716
+  _globals['_STOPQUESTION']._serialized_end=784
+  _globals['_STOPANSWER']._serialized_start=786
+  _globals['_STOPANSWER']._serialized_end=813
 # @@protoc_insertion_point(module_scope)

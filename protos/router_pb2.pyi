@@ -204,7 +204,7 @@ class PurgeResponse(_message.Message):
     def __init__(self, blocks: _Optional[_Mapping[str, int]] = ..., failed: _Optional[_Mapping[str, str]] = ..., streams: _Optional[int] = ...) -> None: ...
 
 class ListRequestsRequest(_message.Message):
-    __slots__ = ("request_id", "endpoint", "tenant", "failed", "since_s", "slowest", "limit", "rises", "choices")
+    __slots__ = ("request_id", "endpoint", "tenant", "failed", "since_s", "slowest", "limit", "rises", "choices", "figures")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     ENDPOINT_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
@@ -214,6 +214,7 @@ class ListRequestsRequest(_message.Message):
     LIMIT_FIELD_NUMBER: _ClassVar[int]
     RISES_FIELD_NUMBER: _ClassVar[int]
     CHOICES_FIELD_NUMBER: _ClassVar[int]
+    FIGURES_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     endpoint: str
     tenant: str
@@ -223,10 +224,27 @@ class ListRequestsRequest(_message.Message):
     limit: int
     rises: bool
     choices: bool
-    def __init__(self, request_id: _Optional[str] = ..., endpoint: _Optional[str] = ..., tenant: _Optional[str] = ..., failed: bool = ..., since_s: _Optional[float] = ..., slowest: bool = ..., limit: _Optional[int] = ..., rises: bool = ..., choices: bool = ...) -> None: ...
+    figures: bool
+    def __init__(self, request_id: _Optional[str] = ..., endpoint: _Optional[str] = ..., tenant: _Optional[str] = ..., failed: bool = ..., since_s: _Optional[float] = ..., slowest: bool = ..., limit: _Optional[int] = ..., rises: bool = ..., choices: bool = ..., figures: bool = ...) -> None: ...
+
+class EndpointFigures(_message.Message):
+    __slots__ = ("endpoint", "requests", "refused", "failed", "ttft_s", "itl_p95_s")
+    ENDPOINT_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
+    TTFT_S_FIELD_NUMBER: _ClassVar[int]
+    ITL_P95_S_FIELD_NUMBER: _ClassVar[int]
+    endpoint: str
+    requests: int
+    refused: int
+    failed: int
+    ttft_s: _containers.RepeatedScalarFieldContainer[float]
+    itl_p95_s: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, endpoint: _Optional[str] = ..., requests: _Optional[int] = ..., refused: _Optional[int] = ..., failed: _Optional[int] = ..., ttft_s: _Optional[_Iterable[float]] = ..., itl_p95_s: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class ListRequestsResponse(_message.Message):
-    __slots__ = ("rows", "held", "rises", "silent")
+    __slots__ = ("rows", "held", "rises", "silent", "figures")
     class SilentEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -238,8 +256,10 @@ class ListRequestsResponse(_message.Message):
     HELD_FIELD_NUMBER: _ClassVar[int]
     RISES_FIELD_NUMBER: _ClassVar[int]
     SILENT_FIELD_NUMBER: _ClassVar[int]
+    FIGURES_FIELD_NUMBER: _ClassVar[int]
     rows: _containers.RepeatedScalarFieldContainer[str]
     held: int
     rises: _containers.RepeatedScalarFieldContainer[str]
     silent: _containers.ScalarMap[str, str]
-    def __init__(self, rows: _Optional[_Iterable[str]] = ..., held: _Optional[int] = ..., rises: _Optional[_Iterable[str]] = ..., silent: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    figures: _containers.RepeatedCompositeFieldContainer[EndpointFigures]
+    def __init__(self, rows: _Optional[_Iterable[str]] = ..., held: _Optional[int] = ..., rises: _Optional[_Iterable[str]] = ..., silent: _Optional[_Mapping[str, str]] = ..., figures: _Optional[_Iterable[_Union[EndpointFigures, _Mapping]]] = ...) -> None: ...

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from cluster.api.limits import MAX_LISTED_ROWS
 from cluster.cli.columns import aligned
 from cluster.cli.requests import seconds_from
 from cluster.cli.top_view import TopTable, sections_of
@@ -21,6 +20,8 @@ if TYPE_CHECKING:
     from protos import router_pb2
 
 _LEAST_S = 0.5
+# More than are shown, since requests without a first token are among them.
+_ASKED = 50
 
 
 def add_top(parser: argparse.ArgumentParser) -> None:
@@ -74,11 +75,11 @@ async def _looked(options: argparse.Namespace) -> list[TopTable]:
     from protos import router_pb2
 
     wanted = router_pb2.ListRequestsRequest(
-        since_s=options.since, limit=MAX_LISTED_ROWS, rises=True
+        since_s=options.since, slowest=True, limit=_ASKED, rises=True, figures=True
     )
     status: router_pb2.StatusResponse = await fetch_status(options.address)
     found = await fetch_requests(options.addresses, wanted)
-    return sections_of(status, found.rows, options.since, found.rises, found.silent)
+    return sections_of(status, found, options.since)
 
 
 def _tables(sections: list[TopTable]) -> Group:

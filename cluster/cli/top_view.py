@@ -7,11 +7,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from textwrap import wrap
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cluster.console.words import plain
 from cluster.telemetry.requests.itl import rank
 from protos import router_pb2
+
+if TYPE_CHECKING:
+    from cluster.client.admin_client import ListedRequests
 
 _SLOWEST = 8
 # The width of a sentence, in characters.
@@ -30,21 +33,21 @@ class TopTable:
 
 
 def sections_of(
-    status: router_pb2.StatusResponse,
-    rows: Sequence[Row],
-    since_s: float,
-    rises: Sequence[Row] = (),
-    silent: Mapping[str, str] | None = None,
+    status: router_pb2.StatusResponse, found: ListedRequests, since_s: float
 ) -> list[TopTable]:
-    """All tables; `rows` are those of requests that arrived in the last `since_s` seconds.
+    """All tables; `found` is of the requests that arrived in the last `since_s` seconds.
 
-    `rises` are those of `cluster/console/ttft_rise.py`, and `silent` the routers whose requests are
-    missing, with the reason. Without any, their table is left out.
+    Routers whose requests are missing have a table of their own.
     """
-    tables = [_pools(status), _replicas(status), _endpoints(rows, since_s), _slowest(rows)]
-    if silent:
-        tables.insert(0, _silent(silent))
-    return [_rises(rises), *tables]
+    tables = [
+        _pools(status),
+        _replicas(status),
+        _endpoints(found.figures, since_s),
+        _slowest(found.rows),
+    ]
+    if found.silent:
+        tables.insert(0, _silent(found.silent))
+    return [_rises(found.rises), *tables]
 
 
 def _silent(silent: Mapping[str, str]) -> TopTable:
@@ -102,18 +105,16 @@ def _replicas(status: router_pb2.StatusResponse) -> TopTable:
     return TopTable("replicas", columns, lines, 3)
 
 
-def _endpoints(rows: Sequence[Row], since_s: float) -> TopTable:
-    by_endpoint = defaultdict[str, list[Row]](list)
-    for row in rows:
-        by_endpoint[row["endpoint"]].append(row)
-    lines = []
-    for name, found in sorted(by_endpoint.items()):
-        refused = sum("refused_for" in row for row in found)
-        failed = sum(row["outcome"] != "ok" for row in found) - refused
-        counts = f"{len(found) / since_s:.1f}", str(refused), str(failed)
-        lines.append(
-            (plain(name), *counts, *_quantiles(found, "ttft_s"), *_quantiles(found, "gap_p95_s"))
+def _endpoints(figures: Iterable[router_pb2.EndpointFigures], since_s: float) -> TopTable:
+    lines = [
+        (
+            *(plain(one.endpoint), f"{one.requests / since_s:.1f}"),
+            *(str(one.refused), str(one.failed)),
+            *_quantiles(one.ttft_s),
+            *_quantiles(one.itl_p95_s),
         )
+        for one in figures
+    ]
     columns = (
         *("endpoint", "requests/s", "refused", "failed"),
         *("TTFT p50", "TTFT p95", "ITL p95, median", "p95"),
@@ -143,8 +144,8 @@ def _slowest(rows: Sequence[Row]) -> TopTable:
     return TopTable("slowest first tokens (tandem explain REQUEST)", columns, lines, texts)
 
 
-def _quantiles(rows: Iterable[Row], name: str) -> tuple[str, str]:
-    values = sorted(float(row[name]) for row in rows if name in row)
+def _quantiles(seconds: Iterable[float]) -> tuple[str, str]:
+    values = sorted(seconds)
     if not values:
         return "-", "-"
     return _ms(rank(values, 0.5)), _ms(rank(values, 0.95))

@@ -82,7 +82,7 @@ async def list_requests(
 
 @dataclass(frozen=True, slots=True)
 class ListedRequests:
-    """Rows as plain data, and where TTFT rose, where that was asked for.
+    """Rows as plain data, and where TTFT rose and the endpoints' figures, where asked for.
 
     `silent` names the routers whose rows are missing, and says why.
     """
@@ -90,6 +90,7 @@ class ListedRequests:
     rows: list[dict[str, Any]]
     rises: list[dict[str, Any]]
     silent: dict[str, str]
+    figures: list[router_pb2.EndpointFigures]
 
 
 async def fetch_requests(
@@ -108,6 +109,7 @@ async def fetch_requests(
     answers = [one for one in found if isinstance(one, router_pb2.ListRequestsResponse)]
     rows = [json.loads(row) for answer in answers for row in answer.rows]
     rises = [json.loads(one) for answer in answers for one in answer.rises]
+    figures = [list(answer.figures) for answer in answers]
     silent = {name: why for answer in answers for name, why in answer.silent.items()}
     silent |= {
         str(address): one.message
@@ -119,6 +121,8 @@ async def fetch_requests(
         _once(rows, ("tenant", "request_id", "received_at")),
         _once(rises, ("endpoint",)),
         {name: why for name, why in silent.items() if name not in told},
+        # Each answer is of all routers; one that missed some has fewer requests.
+        max(figures, key=lambda found: sum(one.requests for one in found), default=[]),
     )
 
 

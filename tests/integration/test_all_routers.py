@@ -130,6 +130,11 @@ async def test_ended_requests_of_another_router_are_listed_and_explained(config)
         assert [row["ttft_s"] for row in slowest] == sorted(
             (row["ttft_s"] for row in rows), reverse=True
         )
+        wanted = ListRequestsRequest(limit=1, figures=True)
+        # Asked twice, each request counts once.
+        addresses = 2 * [other.grpc_address]
+        (figures,) = (await fetch_requests(addresses, wanted, OPERATOR_KEY)).figures
+        assert (figures.requests, len(figures.ttft_s)) == (2, 2)
         (row,) = await rows_at(other, request_id="there")
         assert row["router"] == "router-0" and row["choices"][0]["stages"]
         found = (await client.get("/console/request?id=there")).json()

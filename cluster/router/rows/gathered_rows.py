@@ -17,11 +17,12 @@ from cluster.console.time_series import WINDOW_S
 from cluster.console.ttft_sample import TtftSample
 from cluster.console.words import in_words
 from cluster.router.peers.peer_calls import Peers
+from cluster.router.rows.endpoint_figures import figures_of, joined
 from cluster.telemetry.requests.behind import blockers
 from cluster.telemetry.requests.row import RequestRow, brief, whole, with_choices
 from cluster.telemetry.requests.store import RequestStore, RowFilter
 from protos.peer_pb2 import PeerQuestion, RowsAnswer, RowsQuestion
-from protos.router_pb2 import ListRequestsRequest
+from protos.router_pb2 import EndpointFigures, ListRequestsRequest
 
 Json = dict[str, Any]
 # Bounds: rows with all their choices in one answer, where a client used an id more than once, and
@@ -37,12 +38,13 @@ _FIRST_TOKENS = TypeAdapter(list[TtftSample])
 class RowList:
     """Rows as they were wanted, and how many are held.
 
-    `first_tokens` are those of the last quarter of an hour, where wanted. `silent` names the
-    routers whose rows are missing, and says why.
+    `first_tokens` are those of the last quarter of an hour, and `figures` those of each endpoint,
+    where wanted. `silent` names the routers whose rows are missing, and says why.
     """
 
     rows: list[Json]
     held: int = 0
+    figures: list[EndpointFigures] = field(default_factory=list)
     first_tokens: list[TtftSample] = field(default_factory=list)
     silent: Mapping[str, str] = field(default_factory=dict)
 
@@ -77,6 +79,7 @@ class GatheredRows:
             lambda: RowsAnswer(
                 rows=map(json.dumps, own.rows),
                 held=own.held,
+                figures=own.figures,
                 first_tokens=_FIRST_TOKENS.dump_json(first_tokens) if first_tokens else b"",
             )
         )
@@ -90,7 +93,10 @@ class GatheredRows:
         first_tokens: list[TtftSample] = []
         if question.wanted.rises:
             first_tokens = await asyncio.to_thread(_first_tokens, rows)
-        return RowList(listed, len(rows), first_tokens)
+        figures: list[EndpointFigures] = []
+        if question.wanted.figures:
+            figures = await asyncio.to_thread(lambda: figures_of(wanted.chosen(rows)))
+        return RowList(listed, len(rows), figures, first_tokens)
 
 
 def rows_question(wanted: RowFilter, *, for_console: bool = False) -> RowsQuestion:
@@ -157,7 +163,7 @@ def _merged(
 ) -> RowList:
     """The rows of this router and the readable answers of the others."""
     rows, held = [_named(row, name) for row in own.rows], own.held
-    first_tokens = list(own.first_tokens)
+    first_tokens, figures = list(own.first_tokens), [own.figures]
     slowest = question.wanted.slowest
     for router, answer in answers.items():
         try:
@@ -170,11 +176,14 @@ def _merged(
             continue
         rows += theirs
         held += answer.held
+        figures.append(list(answer.figures))
     rows.sort(key=lambda row: -_rank(row, slowest=slowest))
     most = question.wanted.limit or LISTED_ROWS
     if question.wanted.request_id:
-        return RowList(rows[: min(most, _MOST_WHOLE)], held, first_tokens, silent)
-    return RowList(_within_bound(rows[:most]), held, first_tokens, silent)
+        rows = rows[: min(most, _MOST_WHOLE)]
+    else:
+        rows = _within_bound(rows[:most])
+    return RowList(rows, held, joined(figures), first_tokens, silent)
 
 
 def _named(row: Json, router: str) -> Json:

@@ -42,6 +42,7 @@ def _response(found: RowList) -> ListRequestsResponse:
         held=found.held,
         rises=_rises(found.first_tokens),
         silent=found.silent,
+        figures=found.figures,
     )
 
 

@@ -50,17 +50,23 @@ class RowFilter:
             raise InvalidRequest(f"limit must be at most {MAX_LISTED_ROWS}", field="limit")
 
     def of(self, rows: Iterable[RequestRow], now: float | None = None) -> list[RequestRow]:
-        """The chosen ones of `rows`, which are in the order of their ends. `now` is time.time()."""
-        since = 0.0
-        if self.since_s:
-            since = (time.time() if now is None else now) - self.since_s
-        found = [row for row in rows if self._takes(row) and row.received_at >= since]
-        if self.request_id:
-            found = _named(found, self.request_id)
+        """The first `limit` of the chosen rows, in their order."""
+        found = self.chosen(rows, now)
         found.reverse()
         if self.slowest:
             found.sort(key=lambda row: -(row.ttft_s or row.total_s or 0.0))
         return found[: self.limit or LISTED_ROWS]
+
+    def chosen(self, rows: Iterable[RequestRow], now: float | None = None) -> list[RequestRow]:
+        """The chosen ones of `rows`, in the order of their ends, which is that of `rows`.
+
+        `now` is time.time().
+        """
+        since = 0.0
+        if self.since_s:
+            since = (time.time() if now is None else now) - self.since_s
+        found = [row for row in rows if self._takes(row) and row.received_at >= since]
+        return _named(found, self.request_id) if self.request_id else found
 
     def _takes(self, row: RequestRow) -> bool:
         return (

@@ -14,6 +14,8 @@ import pytest
 
 from cluster.cli import top
 from cluster.cli.top_view import sections_of
+from cluster.client.admin_client import ListedRequests
+from cluster.router.rows.endpoint_figures import figures_of
 from cluster.telemetry.requests.row import brief
 from engine.errors import DeadlineExceeded, Unavailable
 from protos import router_pb2
@@ -36,10 +38,13 @@ STATUS = router_pb2.StatusResponse(
 )
 
 
-def sections(rows=(), since_s=60.0):
-    return {
-        one.title.split(",")[0].split(" ")[0]: one for one in sections_of(STATUS, rows, since_s)
-    }
+def listed(rows=(), rises=(), silent=None, figures=()):
+    return ListedRequests(list(rows), list(rises), silent or {}, list(figures))
+
+
+def sections(rows=(), since_s=60.0, figures=()):
+    found = sections_of(STATUS, listed(rows, figures=figures), since_s)
+    return {one.title.split(",")[0].split(" ")[0]: one for one in found}
 
 
 def test_a_pool_is_the_sum_of_its_replicas():
@@ -56,7 +61,7 @@ def test_a_pool_is_the_sum_of_its_replicas():
 
 
 def test_endpoints_and_the_slowest_come_from_rows():
-    found = sections([brief(ROW), brief(REFUSED)], since_s=4)
+    found = sections([brief(ROW), brief(REFUSED)], 4, figures_of([ROW, REFUSED]))
     assert found["endpoints"].rows == [
         ("chat", "0.5", "1", "0", "610 ms", "610 ms", "50 ms", "50 ms"),
     ]
@@ -77,7 +82,8 @@ def test_a_rise_is_told_in_words_and_by_question():
     facts = {"stage": "prefill itself (88%)", "pool": "prefill", "replica": "p-0", "tenant": "none"}
     words = "TTFT of chat has been high: " + 10 * "a word and another one, "
     rise = {"endpoint": "chat", "begin": 0.0, "end": 60.0, "words": words, "facts": facts}
-    first, *others = sections_of(STATUS, [], 60.0, [rise, rise | {"endpoint": "score\x1b"}])
+    rises = [rise, rise | {"endpoint": "score\x1b"}]
+    first, *others = sections_of(STATUS, listed(rises=rises), 60.0)
     assert [row[0] for row in first.rows if row[0]] == ["chat", "score\N{REPLACEMENT CHARACTER}"]
     half = first.rows[: len(first.rows) // 2]
     assert [row[1] for row in half if row[1]] == ["cause", "when", *facts]
@@ -87,7 +93,7 @@ def test_a_rise_is_told_in_words_and_by_question():
 
 
 def test_without_a_rise_it_says_so():
-    first, *_ = sections_of(STATUS, [], 60.0)
+    first, *_ = sections_of(STATUS, listed(), 60.0)
     assert [row[2] for row in first.rows] == [
         "TTFT is as usual: no time of the last 15 minutes was slow."
     ]
@@ -96,7 +102,7 @@ def test_without_a_rise_it_says_so():
 def test_a_silent_router_is_named_and_slow_requests_have_their_router():
     rows = [brief(ROW) | {"router": "router-1"}]
     silent = {"router-2": "it did not answer for 1 s"}
-    _, first, *others = sections_of(STATUS, rows, 60.0, silent=silent)
+    _, first, *others = sections_of(STATUS, listed(rows, silent=silent), 60.0)
     assert first.rows == [("router-2", "it did not answer for 1 s")]
     assert (others[-1].columns[0], others[-1].rows[0][0]) == ("router", "router-1")
 
@@ -112,6 +118,7 @@ def test_piped_it_is_one_page_without_colours(router: Router, capsys):
     assert code == 0 and "\x1b" not in out
     assert "ENDPOINTS, LAST 120 S" in out and "prefill-0" in out
     assert router.admin.wanted[0].since_s == 120
+    assert router.admin.wanted[0].figures and router.admin.wanted[0].slowest
 
 
 async def test_it_goes_on_while_a_router_does_not_answer():
