@@ -171,7 +171,8 @@ class ScriptedGenerator:
             yield Heartbeat()
         if isinstance(request.prompt, ScorePrompt):
             yield _scored(request.prompt, prompt_tokens)
-        most = request.sampling.max_tokens or 4
+        # No longer than the context, which ends a real answer, too.
+        most = min(request.sampling.max_tokens or 4, CARD.context_tokens)
         index = 0
         while self.endless or index < most:
             await asyncio.sleep(self.pause_s)
