@@ -29,7 +29,7 @@ def redraws(out: TextIO) -> bool:
     return out.isatty() and os.environ.get("TERM", "").lower() not in ("dumb", "unknown")
 
 
-class Pace:
+class WorkRate:
     """How fast work goes, from looks at how much is done, over the last `window_s` seconds."""
 
     def __init__(self, window_s: float = _WINDOW_S) -> None:
@@ -97,7 +97,7 @@ class WorkProgress:
         self._clock = clock
         self._began_s = clock()
         self._limit = LineLimit()
-        self._pace = Pace()
+        self._work_rate = WorkRate()
         self._bar: tuple[Bar, TaskID] | None = None
 
     def __enter__(self) -> Self:
@@ -127,7 +127,7 @@ class WorkProgress:
             bar.update(task, completed=done, note=said)
             return
         now = self._clock()
-        self._pace.look(done, now)
+        self._work_rate.look(done, now)
         if self._limit.due(note if self._total is None else "", now):
             print(self._line(done, said, now), file=self._out, flush=True)
 
@@ -135,7 +135,7 @@ class WorkProgress:
         parts = [f"{now - self._began_s:.0f} s"]
         if self._total:
             parts = [f"{done:g} of {self._total:g}", *parts]
-            left_s = self._pace.left_s(self._total)
+            left_s = self._work_rate.left_s(self._total)
             if left_s:
                 parts.append(f"about {left_s:.0f} s to go")
         return f"{self._what}: {', '.join([*parts, *([note] if note else [])])}"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import yaml
 
-from bench.faults.scenes import CHAT, COMPLETIONS, TENANTS, Scene
+from bench.faults.cluster_faults import CHAT, COMPLETIONS, TENANTS, ClusterFault
 from bench.faults.slow_process import listener, slowed
 from bench.faults.traffic import Traffic
 from bench.systems.server_process import ServerProcess, free_port, running
@@ -29,39 +29,41 @@ class FaultyCluster:
     http_port: int
     operator_key: str
     traffic: Traffic
-    scene: Scene
+    kind: ClusterFault
 
     @property
     def cause(self) -> str:
         """The fault in words."""
-        return self.scene.cause
+        return self.kind.cause
 
     def calm(self) -> AbstractAsyncContextManager[None]:
         """The traffic of all tenants, while the block runs."""
-        return self.traffic.of(self.scene.calm)
+        return self.traffic.of(self.kind.calm)
 
     @asynccontextmanager
     async def fault(self) -> AsyncIterator[str]:
         """The fault, while the block runs; gives the id of the replica that it strikes, or ""."""
         async with contextlib.AsyncExitStack() as stack:
             struck = ""
-            if self.scene.stopped:
+            if self.kind.stopped:
                 replicas = (await fetch_status(self.grpc)).replicas
                 victim = min((one for one in replicas if one.role == "prefill"), key=lambda o: o.id)
                 pid = listener(int(victim.address.rsplit(":", 1)[1]))
-                await stack.enter_async_context(slowed(pid, self.scene.stopped))
+                await stack.enter_async_context(slowed(pid, self.kind.stopped))
                 struck = victim.id
-            await stack.enter_async_context(self.traffic.of(self.scene.extra))
+            await stack.enter_async_context(self.traffic.of(self.kind.extra))
             yield struck
 
 
 @contextlib.contextmanager
-def served(scene: Scene, folder: Path, ports: tuple[int, int] = (0, 0)) -> Iterator[FaultyCluster]:
-    """The cluster of a scene, with files in `folder`; raises NotReady or OSError."""
+def served(
+    fault: ClusterFault, folder: Path, ports: tuple[int, int] = (0, 0)
+) -> Iterator[FaultyCluster]:
+    """The cluster of a fault, with files in `folder`; raises NotReady or OSError."""
     keys = {tenant: secrets.token_urlsafe(24) for tenant in TENANTS}
     operator_key = secrets.token_urlsafe(24)
     http_port, grpc_port = (port or free_port() for port in ports)
-    _write(scene, folder, keys, operator_key)
+    _write(fault, folder, keys, operator_key)
     flags = {
         "--config": folder / "tandem.yaml",
         "--port": http_port,
@@ -77,11 +79,11 @@ def served(scene: Scene, folder: Path, ports: tuple[int, int] = (0, 0)) -> Itera
     )
     with running(process, folder / "serve.log"):
         grpc = f"127.0.0.1:{grpc_port}"
-        yield FaultyCluster(grpc, http_port, operator_key, Traffic(grpc, http_port, keys), scene)
+        yield FaultyCluster(grpc, http_port, operator_key, Traffic(grpc, http_port, keys), fault)
 
 
-def configuration(scene: Scene, folder: Path) -> dict[str, object]:
-    """The configuration of a scene's cluster; its keys and rows are in `folder`."""
+def configuration(fault: ClusterFault, folder: Path) -> dict[str, object]:
+    """The configuration of a fault's cluster; its keys and rows are in `folder`."""
     # So patient that a fault makes first tokens late, where it would else cause refusals.
     patient = {"ttft_budget_ms": 20_000, "itl_budget_ms": 2_000}
     return {
@@ -89,15 +91,15 @@ def configuration(scene: Scene, folder: Path) -> dict[str, object]:
         "directory": {"lease_s": 15.0},
         "router": {"api_keys": str(folder / "keys.yaml")},
         "request_log": {"folder": str(folder / "rows")},
-        "kv": {"blocks": scene.kv_blocks},
+        "kv": {"blocks": fault.kv_blocks},
         "endpoints": {CHAT: patient, COMPLETIONS: patient},
     }
 
 
-def _write(scene: Scene, folder: Path, keys: dict[str, str], operator_key: str) -> None:
+def _write(fault: ClusterFault, folder: Path, keys: dict[str, str], operator_key: str) -> None:
     hashed = {
         "tenants": {tenant: [hash_of(key)] for tenant, key in keys.items()},
         "operators": {"operator": [hash_of(operator_key)]},
     }
     (folder / "keys.yaml").write_text(yaml.safe_dump(hashed))
-    (folder / "tandem.yaml").write_text(yaml.safe_dump(configuration(scene, folder)))
+    (folder / "tandem.yaml").write_text(yaml.safe_dump(configuration(fault, folder)))

@@ -18,8 +18,8 @@ import time
 from pathlib import Path
 from typing import get_args
 
+from bench.faults.cluster_faults import FAULTS, FaultName
 from bench.faults.faulty_cluster import FaultyCluster, served
-from bench.faults.scenes import SCENES, FaultName
 
 
 def main() -> None:
@@ -31,7 +31,7 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with (
         contextlib.suppress(KeyboardInterrupt),
-        served(SCENES[options.fault], folder, ports=(options.port, options.grpc_port)) as it,
+        served(FAULTS[options.fault], folder, ports=(options.port, options.grpc_port)) as it,
     ):
         asyncio.run(_run(it, options))
 

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
-from bench.faults.scenes import CHAT, Flow
+from bench.faults.cluster_faults import CHAT, Flow
 from bench.load.client import Target, send_request
 from bench.load.http_recording import BadAnswer
 from tandem_client import Client

@@ -8,11 +8,13 @@ import json
 import re
 import sys
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cluster.api.limits import LISTED_ROWS, MAX_LISTED_ROWS
 from cluster.cli.columns import aligned
-from cluster.console.words import plain
+from cluster.display_text import plain
+from cluster.telemetry.requests.row_order import rank
 
 if TYPE_CHECKING:
     from cluster.client.admin_client import ListedRequests
@@ -55,8 +57,8 @@ def list_requests(options: argparse.Namespace) -> int:
         limit=options.limit,
         choices=options.json,
     )
-    rank = _slowness if options.slowest else _end
-    rows = sorted(found.rows, key=rank, reverse=True)[: options.limit]
+    by_rank = sorted(found.rows, key=partial(rank, slowest=options.slowest), reverse=True)
+    rows = by_rank[: options.limit]
     print(json.dumps(rows, indent=2) if options.json else as_table(rows))
     return 0
 
@@ -109,14 +111,6 @@ def _fetch(options: argparse.Namespace, **wanted: Any) -> ListedRequests:
     for name, reason in found.silent.items():
         print(plain(f"the requests of {name} are missing: {reason}"), file=sys.stderr)
     return found
-
-
-def _end(row: dict[str, Any]) -> float:
-    return float(row["received_at"]) + float(row.get("total_s", 0.0))
-
-
-def _slowness(row: dict[str, Any]) -> float:
-    return float(row.get("ttft_s", row.get("total_s", 0.0)))
 
 
 def seconds_from(text: str) -> float:

@@ -9,8 +9,8 @@ import time
 
 from cluster.client.admin_client import fetch_status, request_rollout
 from cluster.config.schema import TandemConfig, load_config
-from cluster.console.words import plain
 from cluster.discovery.rollout import document_of
+from cluster.display_text import plain
 from cluster.work_progress import WorkProgress
 from engine.errors import Cancelled, Unauthenticated, Unavailable
 from protos import router_pb2

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cluster.cli.columns import aligned
-from cluster.console.words import plain
+from cluster.display_text import plain
 from protos import router_pb2
 
 _BLOCKS = ("total", "used", "cached", "leased", "quarantined", "orphaned")

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
-from cluster.console.words import plain
+from cluster.console.words import NO_RISE
+from cluster.display_text import plain
 from cluster.telemetry.requests.itl import rank
 from protos import router_pb2
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 _SLOWEST = 8
 # The width of a sentence, in characters.
-_TEXT_COLUMNS = 90
+_TEXT_WIDTH = 90
 Row = dict[str, Any]
 
 
@@ -62,11 +63,11 @@ def _rises(rises: Sequence[Row]) -> TopTable:
         begin, end = (time.strftime("%X", time.localtime(rise[at])) for at in ("begin", "end"))
         told = {"cause": rise["words"], "when": f"{begin} to {end}", **rise["facts"]}
         for name, text in told.items():
-            for part in wrap(plain(text), _TEXT_COLUMNS):
+            for part in wrap(plain(text), _TEXT_WIDTH):
                 lines.append((endpoint, name, part))
                 endpoint = name = ""
     if not lines:
-        lines.append(("all", "cause", "TTFT is as usual: no time of the last 15 minutes was slow."))
+        lines.append(("all", "cause", NO_RISE))
     return TopTable("why first tokens got slow", ("endpoint", "", "what is known"), lines, 3)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from cluster.console.words import Row, duration, in_words, plain
+from cluster.console.words import Row, in_words
+from cluster.display_text import exact_time, plain
 
 _WIDTH = 40
 _BAR, _TICK = "\N{FULL BLOCK}", "\N{LEFT ONE EIGHTH BLOCK}"
@@ -31,6 +32,6 @@ def waterfall(stages: list[Row]) -> list[str]:
         begin = round(_WIDTH * one["begin_s"] / whole_s)
         length = round(_WIDTH * one["end_s"] / whole_s) - begin
         bar = " " * begin + (_BAR * length or _TICK)
-        took = f"{duration(one['end_s'] - one['begin_s']):>9}"
+        took = f"{exact_time(one['end_s'] - one['begin_s']):>9}"
         lines.append(f"  {plain(one['stage']):{names}}  {bar:{_WIDTH + 1}}  {took}")
     return lines

@@ -16,7 +16,7 @@ class RequestLogConfig:
     """The rows of requests that ended, which `tandem requests` and `tandem explain` show."""
 
     rows: int = 10_000
-    """The last rows that each router has in memory, with four choices each in the mean."""
+    """The last rows that each router has in memory, at most four choices per row on average."""
     folder: str | None = None
     """A folder for files of all rows, one JSON object a line. Older files are compressed (zstd)."""
     file_bytes: int = 64 * _MIB

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from typing import Literal
 
@@ -101,8 +101,8 @@ class _SeriesLog(TimeSeries):
 
 
 class _SampleLog(deque[TtftSample]):
-    def __init__(self, log: CountLog, held: Iterable[TtftSample] = ()) -> None:
-        super().__init__(held, 0)
+    def __init__(self, log: CountLog) -> None:
+        super().__init__(maxlen=0)
         self._log = log
 
     def append(self, one: TtftSample) -> None:

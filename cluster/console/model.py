@@ -20,14 +20,15 @@ from cluster.console.source import Json, ModelSource, RunningView
 from cluster.console.time_series import STEP_S, WINDOW_S
 from cluster.console.ttft_rise import rises
 from cluster.console.ttft_sample import TtftSample
+from cluster.console.words import NO_RISE, REASON_NAMES, STAGE_NAMES
 from cluster.telemetry.requests.row import RequestRow
 
-# Bound: rows of one event.
-_MOST_ROWS = 40
+# Bound: the rows of this router in one event, and in one answer to another router.
+MOST_ROWS = 40
 # Bound: values that stand for the ITL of all requests of an endpoint at one time.
 _MOST_ITL = 25
-# Rows that a page begins with.
-_FIRST_ROWS = 100
+# Rows that a page begins with, and the first answer to another router.
+FIRST_ROWS = 100
 _Key = tuple[str, str]
 
 
@@ -74,7 +75,7 @@ class ConsoleModel:
         self._series = self._counts.series
         self._samples = self._counts.samples
         self._links = self._counts.links
-        self._peer_rows = RecentRows(_FIRST_ROWS)
+        self._peer_rows = RecentRows(FIRST_ROWS)
         self._counted: dict[_Key, _Counted] = {}
         self._last = 0
         self._sections = _Sections()
@@ -117,19 +118,20 @@ class ConsoleModel:
         peer_rows = [*told.rows()]
         self._peer_rows.extend(peer_rows)
         if rows or peer_rows:
-            found["rows"] = [row_view(row) for row in rows[-_MOST_ROWS:]] + peer_rows
-            found["skipped"] = max(0, len(rows) - _MOST_ROWS) + told.skipped
+            found["rows"] = [row_view(row) for row in rows[-MOST_ROWS:]] + peer_rows
+            found["skipped"] = max(0, len(rows) - MOST_ROWS) + told.skipped
         return found | {"now": round(now, 3)}
 
     def whole(self) -> Json:
         """All that a page needs that just opened."""
-        rows = self._source.rows.after(max(0, self._last - _FIRST_ROWS))
-        own = [row_view(row) for row in rows[-_FIRST_ROWS:]]
+        rows = self._source.rows.after(max(0, self._last - FIRST_ROWS))
+        own = [row_view(row) for row in rows[-FIRST_ROWS:]]
         return self._sections.known | {
             "router": self._source.name,
             "series": self._series.all(),
             "rows": self._peer_rows.beside(own),
             "chart": {"window_s": WINDOW_S, "step_s": STEP_S},
+            "words": {"stages": STAGE_NAMES, "reasons": REASON_NAMES, "no_rise": NO_RISE},
             "now": round(self._clock(), 3),
         }
 

@@ -10,19 +10,17 @@ import time
 from collections.abc import Callable
 
 from cluster.console.counts import CountLog, LoggedCounts
-from cluster.console.model import ConsoleModel
+from cluster.console.model import FIRST_ROWS, MOST_ROWS, ConsoleModel
 from cluster.console.peer_news import PeerNews, RunningNews, by_kind
 from cluster.console.row_view import row_view
 from cluster.console.source import Json, ModelSource
 
-# Promise: requests are looked at so often at most, however many routers ask.
-_LOOK_S = 0.4
+# Promise: requests are polled so often at most, however many routers ask.
+_POLL_S = 0.4
 # Without a question for so long, what came meanwhile is counted on a thread.
 _LATE_S = 3.0
-# Bounds of one answer: counts, rows, and the rows of the first answer.
+# Bound: counts of one answer. Its rows have the bounds of an event for a page.
 _MOST_COUNTS = 500
-_MOST_ROWS = 40
-_FIRST_ROWS = 100
 
 
 class NewsFeed:
@@ -47,7 +45,7 @@ class NewsFeed:
             await self._look()
         counts, counts_at = self._log.after(counts_after, _MOST_COUNTS)
         rows, rows_at = self._source.rows.after(rows_after), self._source.rows.last
-        shown = rows[-_MOST_ROWS if rows_after else -_FIRST_ROWS :]
+        shown = rows[-MOST_ROWS if rows_after else -FIRST_ROWS :]
         views = [
             self._views.get(number) or row_view(row)
             for number, row in enumerate(shown, rows_at + 1 - len(shown))
@@ -69,7 +67,7 @@ class NewsFeed:
     async def _look(self) -> None:
         """Look at the requests, unless that was just done."""
         now, before = time.monotonic(), self._looked_s
-        if before is not None and now - before < _LOOK_S:
+        if before is not None and now - before < _POLL_S:
             return
         if before is None or now - before > _LATE_S:
             await self._model.catch_up()

@@ -6,7 +6,6 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from math import isfinite
-from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -19,11 +18,13 @@ from cluster.console.counts import (
     RefusedCount,
     ServedCount,
 )
+from cluster.console.row_view import named
 from cluster.console.running_itl import prominence
+from cluster.console.source import Json
 from cluster.console.ttft_sample import TtftSample
+from cluster.telemetry.requests.row_order import end
 from engine.errors import Unavailable
 
-Json = dict[str, Any]
 # Bound: running requests that one event of the feed has.
 MOST_RUNNING = 60
 
@@ -84,7 +85,7 @@ _NEWS = TypeAdapter(PeerNews)
 def _try(news: PeerNews) -> None:
     """Read the news once, so that they cannot end the feed later."""
     times = [one[0] for group in (news.ended, news.itl, news.refused, news.served) for one in group]
-    times += [one.at for one in news.first_tokens] + [_end(row) for row in news.rows]
+    times += [one.at for one in news.first_tokens] + [end(row) for row in news.rows]
     times += [one for row in news.running.rows for one in _prominence(row, 0.0)]
     if not all(map(isfinite, times)):
         raise ValueError("a time is not finite")
@@ -126,7 +127,7 @@ class PeersTold:
     def rows(self) -> Iterator[Json]:
         """The rows of requests that ended, each with its router."""
         for router, one in self.news:
-            yield from named(router, one.rows)
+            yield from (named(row, router) for row in one.rows)
 
     @property
     def skipped(self) -> int:
@@ -139,7 +140,7 @@ class PeersTold:
             return own
         rows = [*own["rows"]]
         for router, one in self.running.items():
-            rows += named(router, one.rows)
+            rows += [named(row, router) for row in one.rows]
         return {
             "count": own["count"] + sum(one.count for one in self.running.values()),
             "waiting": own["waiting"] + sum(one.waiting for one in self.running.values()),
@@ -157,13 +158,7 @@ class RecentRows(deque[Json]):
 
     def beside(self, own: list[Json]) -> list[Json]:
         """The last rows of all routers, in the order of their ends."""
-        return sorted([*own, *self], key=_end)[-self._most :] if self else own
-
-
-def named(router: str, rows: tuple[Json, ...] | list[Json]) -> Iterator[Json]:
-    """The rows with the name of their router."""
-    for row in rows:
-        yield row | {"router": router}
+        return sorted([*own, *self], key=end)[-self._most :] if self else own
 
 
 def merged_tenants(own: Json, others: list[Json]) -> Json:
@@ -194,7 +189,3 @@ def _copied(tenant: Json) -> Json:
 def _prominence(row: Json, now: float) -> tuple[float, float]:
     """As the model orders running requests."""
     return prominence(now, row["received_at"], row["ttft_s"], row.get("stall_s", 0.0))
-
-
-def _end(row: Json) -> float:
-    return float(row["received_at"]) + float(row.get("total_s", 0.0))

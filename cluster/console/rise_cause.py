@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from cluster.console.rise_shares import RiseShare
+from cluster.console.words import STAGE_NAMES
+from cluster.display_text import rounded_time
 
 # The least part of the added time, or load, that is said to be the cause.
 _LEAST_SHARE = 0.5
@@ -15,11 +17,12 @@ _LEAST_SHARE = 0.5
 _OF_POOL, _TIMES_OTHERS, _SLOWDOWN = 0.7, 2.0, 3.0
 # The least requests on it, and on the others, by which it is judged.
 _LEAST_REQUESTS = 3
-STAGE_WORDS: Mapping[str, str] = {
-    "admission": "the wait in the router",
-    "failover": "failover",
-    "prefill_queue": "the queue of prefill",
-    "prefill": "prefill itself",
+# The stages as parts of a sentence.
+_STAGES: Mapping[str, str] = {
+    **STAGE_NAMES,
+    "admission": f"the {STAGE_NAMES['admission']}",
+    "prefill_queue": f"the {STAGE_NAMES['prefill_queue']}",
+    "prefill": f"{STAGE_NAMES['prefill']} itself",
     "first_flush": "the way of the first token to the client",
 }
 # What a wait in the router says of a pool.
@@ -48,7 +51,8 @@ class RiseCause:
 
     `stages` have most of the added time, the largest first. `replica` is slow beside the others of
     `pool`. `tenant` sent more than usual, and `hit` has much more of the added time than of the
-    requests. `reason` is why requests waited in the router.
+    requests. `reason` is why requests waited in the router. `alike`: several replicas of the pool
+    have requests, and none of them is slow beside the others.
     """
 
     stages: tuple[str, ...]
@@ -57,6 +61,7 @@ class RiseCause:
     tenant: str = ""
     reason: str = ""
     hit: str = ""
+    alike: bool = False
 
 
 def cause_of(
@@ -80,6 +85,7 @@ def cause_of(
         tenant.name if tenant is not None and sent_more and replica is None else "",
         reason,
         hit.name if hit is not None and _is_hit(hit) else "",
+        replica is None and len(replicas) > 1,
     )
 
 
@@ -136,7 +142,7 @@ def facts_of(
     shares = {one.name: one.share for one in stages}
     waited = {"admission": _WAITED_FOR.get(cause.reason, "")}
     named = [
-        f"{STAGE_WORDS.get(one, one)}{waited.get(one, '')} ({_percent(shares[one])})"
+        f"{_STAGES.get(one, one)}{waited.get(one, '')} ({_percent(shares[one])})"
         for one in cause.stages
     ]
     return {
@@ -151,12 +157,13 @@ def sentence_of(cause: RiseCause, facts: Mapping[str, str]) -> str:
     """The cause in a few sentences."""
     where = f"The added time is {facts['stage']}."
     lack = _LACKS.get(cause.reason, "")
+    alike = f"It is the same on {facts['replica']}." if cause.alike else ""
     if cause.replica:
         said = [f"One {cause.pool} replica was slow: {facts['replica']}.", where]
     elif cause.tenant and cause.pool != "decode":
-        said = [f"One tenant sent more: {facts['tenant']}.", where, lack, _alike(facts)]
+        said = [f"One tenant sent more: {facts['tenant']}.", where, lack, alike]
     else:
-        said = [lack, where, _alike(facts)]
+        said = [lack, where, alike]
     if not cause.tenant:
         tenant = facts["tenant"]
         said.append(f"{tenant[0].upper()}{tenant[1:]}." if not cause.hit else f"{tenant}.")
@@ -165,19 +172,14 @@ def sentence_of(cause: RiseCause, facts: Mapping[str, str]) -> str:
     return " ".join(one for one in said if one)
 
 
-def _alike(facts: Mapping[str, str]) -> str:
-    replicas = facts["replica"]
-    return f"It is the same on {replicas}." if replicas.startswith(("all ", "both ")) else ""
-
-
 def _replica_fact(cause: RiseCause, replicas: Sequence[RiseShare]) -> str:
     if not replicas:
         return "none"
     for one in replicas:
         if one.name == cause.replica:
-            usual = "" if one.usual_s is None else f" instead of {in_ms(one.usual_s)}"
-            took = f"{in_ms(one.slow_s)} a request{usual}, {_percent(one.share)} of the added time"
-            return f"{one.name} ({took})"
+            usual = "" if one.usual_s is None else f" instead of {rounded_time(one.usual_s)}"
+            took, share = rounded_time(one.slow_s), _percent(one.share)
+            return f"{one.name} ({took} a request{usual}, {share} of the added time)"
     if len(replicas) == 1:
         return f"{replicas[0].name}, the only one with requests"
     number = "both" if len(replicas) == 2 else f"all {len(replicas)}"
@@ -202,8 +204,3 @@ def _listed(names: Sequence[str]) -> str:
 
 def _percent(share: float) -> str:
     return f"{min(1.0, share):.0%}"
-
-
-def in_ms(seconds: float) -> str:
-    """Seconds as text: 12 ms, 1.3 s."""
-    return f"{1000 * seconds:,.0f} ms" if seconds < 1 else f"{seconds:.1f} s"

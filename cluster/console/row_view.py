@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
-from typing import Any
 
 from cluster.console.running_itl import RunningItl
 from cluster.console.source import Json, RunningView
 from cluster.console.words import in_words
-from cluster.telemetry.requests.behind import blockers
-from cluster.telemetry.requests.row import RequestRow, brief, whole
+from cluster.telemetry.requests.behind import with_blockers
+from cluster.telemetry.requests.row import RequestRow, brief
 from cluster.telemetry.requests.stages import stages_of
 
 _SHOWN = (
@@ -37,11 +35,15 @@ def whole_view(
     row: RequestRow, rows: Sequence[RequestRow], running: Sequence[RequestRow] = ()
 ) -> Json:
     """All of a request that ended but its texts: each choice, what it waited behind, and words."""
-    found: dict[str, Any] = {
-        name: value for name, value in whole(row).items() if name not in _TEXTS
-    }
-    found["behind"] = [asdict(one) for one in blockers(row, rows, running)]
+    known = with_blockers(row, rows, running)
+    found = {name: value for name, value in known.items() if name not in _TEXTS}
     return found | {"words": in_words(found)}
+
+
+def named(row: Json, router: str) -> Json:
+    """The row of any view with the name of its router, also in its words."""
+    found = row | {"router": router}
+    return found | {"words": in_words(found)} if "words" in row else found
 
 
 def running_view(view: RunningView, itl: RunningItl) -> Json:

@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from cluster.console.rise_cause import RiseCause, cause_of, facts_of, in_ms, sentence_of
+from cluster.console.rise_cause import RiseCause, cause_of, facts_of, sentence_of
 from cluster.console.rise_shares import RiseShare, mean_s, of_tenants, on_replicas, parts
 from cluster.console.slow_span import LEAST_VALUES, slow_span
 from cluster.console.time_series import STEP_S
 from cluster.console.ttft_sample import STAGES, TtftSample
+from cluster.display_text import long_time, rounded_time
 
 # The least of a rise that is explained: a factor, and seconds.
 _LEAST_FACTOR = 1.5
@@ -107,15 +108,28 @@ def _explained(
     cause = cause_of(len(slow), stages, pools, replicas, tenants, waits)
     facts = facts_of(cause, stages, pools, replicas, tenants)
     endpoint, goes_on = slow[0].endpoint, max(one.at for one in everything) - end < _GOES_ON_S
-    length = f"{_length(end - begin)}"
+    length = long_time(end - begin)
     when = (
         f"has been high for {length}" if goes_on else f"was high for {length}, and is as usual now"
     )
-    took = f"{in_ms(slow_s)} in the mean of {len(slow)} requests instead of {in_ms(usual_s)}"
+    now, before = rounded_time(slow_s), rounded_time(usual_s)
+    took = f"{now} in the mean of {len(slow)} requests instead of {before}"
     words = f"TTFT of {endpoint} {when}: {took}. {sentence_of(cause, facts)}"
     return TtftRise(
-        *(endpoint, begin, end, slow_s, usual_s, len(slow), cause, words, facts),
-        *(stages, pools, replicas, tenants, waits),
+        endpoint=endpoint,
+        begin=begin,
+        end=end,
+        slow_s=slow_s,
+        usual_s=usual_s,
+        requests=len(slow),
+        cause=cause,
+        words=words,
+        facts=facts,
+        stages=stages,
+        pools=pools,
+        replicas=replicas,
+        tenants=tenants,
+        reasons=waits,
     )
 
 
@@ -129,7 +143,3 @@ def _beside(rise: TtftRise, found: Sequence[TtftRise]) -> TtftRise:
     if not others:
         return rise
     return replace(rise, words=f"{rise.words} Slow at that time, too: {', '.join(others)}.")
-
-
-def _length(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"

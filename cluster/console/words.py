@@ -1,12 +1,17 @@
-"""One request in words, for the console and for terminals: what it waited for, and behind whom."""
+"""The console's words, which terminals share: names, and one request in words.
+
+A request's words say what it waited for, and behind whom.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cluster.admission.refusal_reasons import REASONS
+from cluster.console.time_series import WINDOW_S
+from cluster.display_text import exact_time, plain
 
 # The shortest wait that gets a sentence.
 _LEAST_S = 1e-3
@@ -23,6 +28,36 @@ _AT_DECODE = {
 _ON_OFFER = "Its KV was on offer to {decode} for {time}."
 Row = dict[str, Any]
 
+# The stages of a choice, in their order.
+STAGE_NAMES: Mapping[str, str] = {
+    "admission": "wait in the router",
+    "failover": "failover",
+    "prefill_queue": "queue of prefill",
+    "prefill": "prefill",
+    "first_flush": "first flush",
+    "offer": "offer of KV",
+    "decode_admission": "decode admission",
+    "transfer": "transfer",
+    "decode": "decode",
+    "last_flush": "last flush",
+}
+# The reasons of waits and refusals, short enough for a table.
+REASON_NAMES: Mapping[str, str] = {
+    "ttft": "the first token would be late",
+    "itl": "ITL would be too long",
+    "kv_blocks": "KV blocks are short",
+    "decode_batch": "the decode batch is full",
+    "batch_prompts": "enough prompts of the batch lane wait",
+    "queue_full": "the router's queue is full",
+    "tenant_concurrent": "the tenant runs as many as it may",
+    "tenant_waiting": "the tenant waits with as much as it may",
+    "tenant_kv": "the tenant has as much KV as it may",
+    "starting": "a replica starts",
+    "router_full": "the router is full",
+    "replica_full": "a replica's queue is full",
+}
+NO_RISE = f"TTFT is as usual: no time of the last {WINDOW_S / 60:.0f} minutes was slow."
+
 
 def in_words(row: Row) -> dict[str, list[str]]:
     """The sentences for one row: of the request, of each choice by its number, and of its end."""
@@ -31,16 +66,6 @@ def in_words(row: Row) -> dict[str, list[str]]:
         sentences = [_choice_heading(choice), *_sentences(row, choice)]
         found[str(choice["choice"])] = sentences
     return found
-
-
-def plain(value: object) -> str:
-    """A value of a row as one line for a terminal."""
-    return "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in str(value))
-
-
-def duration(seconds: float) -> str:
-    """A time as text, from 10 s on in seconds."""
-    return f"{1000 * seconds:.1f} ms" if seconds < 10 else f"{seconds:.1f} s"
 
 
 def _heading(row: Row) -> Iterator[str]:
@@ -52,7 +77,7 @@ def _heading(row: Row) -> Iterator[str]:
         + (f" ({row['arm']})" if "arm" in row else "")
         + (f", router {row['router']}" if "router" in row else "")
     )
-    took = duration(row["total_s"]) if "total_s" in row else "-"
+    took = exact_time(row["total_s"]) if "total_s" in row else "-"
     prompt, answer = row.get("prompt_tokens", "-"), row.get("completion_tokens", 0)
     cost = f", cost {row['cost']:.3g}" if "cost" in row else ""
     yield f"received {received}, ended after {took}; {prompt} prompt tokens, {answer} tokens{cost}"
@@ -63,10 +88,10 @@ def _choice_heading(choice: Row) -> str:
     where = decode if choice["route"] == "local" else f"{prefill} -> {decode}"
     if choice["route"] == "prefill_only":
         where = prefill
-    first = f"TTFT {duration(choice['ttft_s'])}" if "ttft_s" in choice else "no first token"
+    first = f"TTFT {exact_time(choice['ttft_s'])}" if "ttft_s" in choice else "no first token"
     if "predicted_ttft_s" in choice:
-        first += f" (predicted {duration(choice['predicted_ttft_s'])})"
-    last = f", TTLT {duration(choice['ttlt_s'])}" if "ttlt_s" in choice else ""
+        first += f" (predicted {exact_time(choice['predicted_ttft_s'])})"
+    last = f", TTLT {exact_time(choice['ttlt_s'])}" if "ttlt_s" in choice else ""
     return plain(f"choice {choice['choice']} on {where}: {first}{last}")
 
 
@@ -76,21 +101,21 @@ def _sentences(row: Row, choice: Row) -> Iterator[str]:
     yield from _waited(row)
     outside_s = took.get("admission", 0.0) - row.get("queued_s", 0.0)
     if outside_s >= _LEAST_OUTSIDE_S and not choice["failovers"]:
-        outside = duration(outside_s)
+        outside = exact_time(outside_s)
         yield f"{outside} passed in the router outside its queue: it was read and tokenised."
     if "ttft_s" not in choice and "admitted_s" in choice:
         without_s = row.get("total_s", 0.0) - choice["admitted_s"]
-        yield f"It got no token in the {duration(without_s)} after its replicas were chosen."
+        yield f"It got no token in the {exact_time(without_s)} after its replicas were chosen."
     queue_s = choice.get("queue_s", 0.0) - choice.get("sent_s", choice.get("admitted_s", 0.0))
-    behind = _behind(row, choice, "queue")
+    behind = _behind(row, choice, "prefill_queue")
     if queue_s >= _LEAST_S or behind:
         where = plain(choice.get("prefill_replica", "its replica"))
         nobody = "; this router knows no prompt that was computed there meanwhile"
-        yield f"It was queued on {where} for {duration(queue_s)}{behind or nobody}."
+        yield f"It was queued on {where} for {exact_time(queue_s)}{behind or nobody}."
     if took.get("decode_admission", 0.0) >= _LEAST_S:
         yield _AT_DECODE.get(choice.get("decode_waited_for", ""), _ON_OFFER).format(
             decode=plain(choice.get("decode_replica", "decode")),
-            time=duration(choice.get("decode_admission_s", took["decode_admission"])),
+            time=exact_time(choice.get("decode_admission_s", took["decode_admission"])),
             behind=_behind(row, choice, "decode_admission"),
         )
     yield from _transfer(choice, took)
@@ -102,7 +127,7 @@ def _waited(row: Row) -> Iterator[str]:
         return
     reason = REASONS.get(row["waited_for"])
     why = reason.message if reason else plain(row["waited_for"])
-    time_in = f" for {duration(row['queued_s'])}" if "queued_s" in row else ""
+    time_in = f" for {exact_time(row['queued_s'])}" if "queued_s" in row else ""
     before = row.get("queued_before", "other")
     if row.get("stood_behind"):
         yield (
@@ -137,7 +162,7 @@ def _behind(row: Row, choice: Row, stage: str) -> str:
     named = [
         plain(
             f"{_named(row, one)} ({one['tenant']}, {one['endpoint']}, "
-            f"{one['prompt_tokens']} prompt tokens, {duration(one['seconds'])}"
+            f"{one['prompt_tokens']} prompt tokens, {exact_time(one['seconds'])}"
             f"{', still running' if one.get('running') else ''})"
         )
         for one in row.get("behind", ())
@@ -156,8 +181,9 @@ def _transfer(choice: Row, took: dict[str, float]) -> Iterator[str]:
     if "transfer_bytes" not in choice:
         return
     delay_s = sum(took.get(stage, 0.0) for stage in ("offer", "decode_admission", "transfer"))
+    delay = exact_time(delay_s)
     size = f"{choice['transfer_bytes'] / 1e6:.1f} MB"
-    yield f"Its KV ({size}) was handed over; that delayed its second token by {duration(delay_s)}."
+    yield f"Its KV ({size}) was handed over; that delayed its second token by {delay}."
 
 
 def _decode(choice: Row) -> Iterator[str]:
@@ -168,12 +194,12 @@ def _decode(choice: Row) -> Iterator[str]:
             f"in {share:.0f} % of them it had the most tokens."
         )
     if "longest_stall_s" in choice:
-        itl = f"p50 {duration(choice['gap_p50_s'])}, p95 {duration(choice['gap_p95_s'])}"
-        yield f"Its ITL was {itl}; its longest stall was {duration(choice['longest_stall_s'])}."
+        itl = f"p50 {exact_time(choice['gap_p50_s'])}, p95 {exact_time(choice['gap_p95_s'])}"
+        yield f"Its ITL was {itl}; its longest stall was {exact_time(choice['longest_stall_s'])}."
     if choice["preemptions"]:
         yield f"It lost its KV blocks {choice['preemptions']} times to requests before it."
     if choice["failovers"]:
-        pause = duration(choice["failover_pause_s"])
+        pause = exact_time(choice["failover_pause_s"])
         retries = f", {choice['retries']} refusals by full replicas" if choice["retries"] else ""
         yield f"It failed over {choice['failovers']} times, {pause} without tokens{retries}."
     if choice["recomputed_tokens"]:
@@ -186,6 +212,6 @@ def _ending(row: Row) -> Iterator[str]:
     if "reason" in row:
         yield f"It ended with {plain(row['outcome'])}: {plain(row['reason'])}"
     if "decided_s" in row:
-        yield f"The refusal was decided {duration(row['decided_s'])} after its arrival."
+        yield f"The refusal was decided {exact_time(row['decided_s'])} after its arrival."
     if "time_to_cancel_s" in row:
-        yield f"Its replicas were free {duration(row['time_to_cancel_s'])} after its end."
+        yield f"Its replicas were free {exact_time(row['time_to_cancel_s'])} after its end."

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from cluster.display_text import plain
 from cluster.telemetry.logging_setup import PACKAGES
 
 # Bound: lines of one module within a window, of all replicas together.
@@ -59,7 +60,7 @@ class WarningLimit:
             return None
         seen.shown += 1
         shown = line if len(line) <= _MOST_CHARACTERS else f"{line[:_MOST_CHARACTERS]}..."
-        return "".join(char if char.isprintable() else "?" for char in shown)
+        return plain(shown, "?")
 
     def ended(self, now_s: float) -> Iterator[str]:
         """What to print of the windows that have ended; they are forgotten."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _REASON = re.compile(r"^engine\.errors\.(\w+): (.+)$", re.MULTILINE)
 _FINAL = ("ConfigError", "InvalidRequest", "UnsupportedModel")
 # Bounds: the time between two looks at what replicas say, and lines and bars for one look.
-LOOK_S = 0.5
+POLL_S = 0.5
 _MOST_LINES = 4
 _MOST_BARS = 16
 
@@ -83,7 +83,7 @@ class StartupProgress:
                 self._shown[name] = state.running
                 self.stage(f"{name} {state.running}/{state.wanted}")
         now = time.monotonic()
-        if self._look is not None and now - self._looked_s >= LOOK_S:
+        if self._look is not None and now - self._looked_s >= POLL_S:
             self._looked_s = now
             self._show(self._look(), now)
 

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from cluster.discovery.timed_seal import TimedSeal
+from cluster.display_text import long_time, plain
 from engine.errors import Unavailable
 from engine.rare_log import RareLog
 from protos.wire.secret import ClusterSecret
@@ -29,7 +30,6 @@ LEASE_MS = 20_000
 # Bound: what is shown of a name.
 _MOST_CHARACTERS = 120
 _LOG_EVERY_S = 60.0
-_MINUTE_S = 60.0
 _PREFIXES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 logger = logging.getLogger(__name__)
@@ -86,7 +86,7 @@ class StartingReplica:
         elif self.stage_s >= 1:
             parts.append(f"{self.stage_s:.0f} s")
         if self.left_s is not None:
-            parts.append(f"about {_time_text(self.left_s)} left")
+            parts.append(f"about {long_time(self.left_s)} left")
         return ", ".join(parts)
 
     @property
@@ -199,13 +199,9 @@ def bytes_text(count: float) -> str:
     return f"{count:.0f} B"
 
 
-def _time_text(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 3 * _MINUTE_S else f"{seconds / _MINUTE_S:.0f} min"
-
-
 def _name(value: object) -> str:
     """A text that is fit for a terminal."""
-    return "".join(char if char.isprintable() else "?" for char in str(value)[:_MOST_CHARACTERS])
+    return plain(str(value)[:_MOST_CHARACTERS], "?")
 
 
 def _maybe(value: Any) -> float | None:

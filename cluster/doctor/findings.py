@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
-from cluster.console.words import plain
+from cluster.display_text import plain
 
 
 class Severity(StrEnum):

@@ -11,12 +11,13 @@ from cluster.config.schema import TandemConfig
 from cluster.doctor.findings import Finding, Severity
 from cluster.doctor.gpus import Gpu
 from engine.errors import TandemError, UnsupportedModel
+from engine.kv.layout import KvLayout, LayerShape
+from engine.kv.memory import TORCH_DTYPES, block_bytes
 from engine.model_description import ModelDescription, describe
 from engine.text.tokenizer import Tokenizer
 from engine.weights.stored_tensors import StoredTensor, stored_tensors
 
 _MIB, _GIB = 1 << 20, 1 << 30
-_ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "fp8_e4m3": 1}
 # Bound: the share of a device's memory that weights may take, so that KV has the rest.
 _MOST_WEIGHTS = 0.8
 # A byte holds two numbers of MXFP4, which loading brings to bfloat16.
@@ -65,20 +66,20 @@ def look_at_model(config: TandemConfig, gpus: Sequence[Gpu], free_bytes: int) ->
 
 def weight_bytes(tensors: Iterable[StoredTensor], dtype: str) -> int:
     """The bytes of the weights once they are loaded: as `dtype`, but FP8 as it is stored."""
-    item = _ITEM_BYTES[dtype]
+    item = TORCH_DTYPES[dtype].itemsize
     items = {"torch.uint8": _MXFP4_BYTES, "torch.float8_e4m3fn": 1}
     return sum(prod(one.shape) * items.get(str(one.dtype), item) for one in tensors)
 
 
-def block_bytes(config: TandemConfig, model: ModelDescription) -> int:
-    """The bytes of one KV block by the model's config; layers of one shape are assumed."""
+def layout_of(config: TandemConfig, model: ModelDescription) -> KvLayout:
+    """The layout of KV by the model's config; layers of one shape are assumed."""
     text: Any = model.config.get_text_config()
     queries = int(text.num_attention_heads)
     heads = int(getattr(text, "num_key_value_heads", None) or queries)
     size = int(getattr(text, "head_dim", None) or text.hidden_size // queries)
     dtype = model.dtype if config.kv.dtype == "auto" else config.kv.dtype
-    per_token = 2 * int(text.num_hidden_layers) * heads * size * _ITEM_BYTES[dtype]
-    return per_token * config.kv.block_size
+    layers = (LayerShape(heads, size),) * int(text.num_hidden_layers)
+    return KvLayout(layers, config.kv.block_size, dtype, model.identity)
 
 
 def _tokenizer(model: ModelDescription) -> Finding:
@@ -96,7 +97,7 @@ def _memory(
     wanted = device.holders * size
     parts = [f"{device.holders} x {size / _MIB:,.0f} MiB of weights"]
     if config.kv.blocks is not None:
-        blocks = config.kv.blocks * block_bytes(config, model)
+        blocks = config.kv.blocks * block_bytes(layout_of(config, model))
         wanted += device.holders * blocks
         parts.append(f"{device.holders} x {blocks / _MIB:,.0f} MiB of KV (kv.blocks)")
     what = f"{' and '.join(parts)}, {device.free / _GIB:.1f} GiB on {device.where}"

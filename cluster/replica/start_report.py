@@ -18,7 +18,7 @@ from cluster.api.event_streams import end
 from cluster.discovery.redis_directory import Directory
 from cluster.discovery.starting_replicas import READY, StartingReplica
 from cluster.telemetry.logging_setup import LineFormatter
-from cluster.work_progress import LineLimit, Pace
+from cluster.work_progress import LineLimit, WorkRate
 from engine.errors import Unavailable
 from engine.startup_timer import StageProgress, StartupTimer
 
@@ -44,7 +44,7 @@ class StartReport:
         self._directory = directory
         self._id, self._role = replica_id, role
         self._stage: StageProgress | None = None
-        self._pace = Pace()
+        self._work_rate = WorkRate()
         self._limit = LineLimit()
         self._weights_told = False
         self._task: asyncio.Task[None] | None = None
@@ -99,10 +99,10 @@ class StartReport:
             return said
         if stage is not self._stage:
             self._stage = stage
-            self._pace = Pace(_READING_S) if stage.name == "weights" else Pace()
+            self._work_rate = WorkRate(_READING_S) if stage.name == "weights" else WorkRate()
         done, total = stage.done, stage.total
         if total is not None:
-            self._pace.look(done, now)
+            self._work_rate.look(done, now)
         return replace(
             said,
             stage=stage.name,
@@ -110,8 +110,8 @@ class StartReport:
             done=done,
             total=total or 0,
             unit=stage.unit,
-            rate=self._pace.rate,
-            left_s=None if total is None else self._pace.left_s(total),
+            rate=self._work_rate.rate,
+            left_s=None if total is None else self._work_rate.left_s(total),
         )
 
     def _log_weights(self, said: StartingReplica) -> None:

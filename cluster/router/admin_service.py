@@ -37,11 +37,9 @@ from cluster.gateway.grpc_methods import (
 from cluster.replica_record import ReplicaRecord, ReplicaRole
 from cluster.router.canary.routing import CanaryRouting, CanaryState
 from cluster.router.console.parts import KnownCluster
-from cluster.router.peers.peer_calls import Peers
 from cluster.router.rows.gathered_rows import GatheredRows
 from cluster.router.rows.row_service import RowService
 from cluster.rpc.role_control import check_flip, request_purge, request_role, working_role
-from cluster.telemetry.requests.store import RequestStore
 from cluster.tenants.api_keys import ApiKeys
 from engine.errors import TandemError, Unavailable
 from protos import router_pb2
@@ -67,17 +65,15 @@ class AdminServicer:
         config: TandemConfig,
         cluster: KnownCluster,
         keys: ApiKeys,
-        canaries: CanaryRouting | None = None,
-        forget_streams: Callable[[str], Awaitable[int]] | None = None,
-        rows: GatheredRows | None = None,
+        canaries: CanaryRouting,
+        forget_streams: Callable[[str], Awaitable[int]],
+        rows: GatheredRows,
     ) -> None:
-        if rows is None:
-            rows = GatheredRows(RequestStore(), Peers("", list, cluster.membership.connector()))
         self._rows = RowService(rows, self._operator)
         self._forget_streams = forget_streams
         self._config = config
         self._keys = keys
-        self._canaries = canaries or CanaryRouting({})
+        self._canaries = canaries
         self._latest = cluster.latest
         self._membership = cluster.membership
         self._pools = cluster.pools
@@ -203,8 +199,7 @@ class AdminServicer:
             log.warning("tenant purged", extra={"operator": operator, "purged": tenant})
             response = router_pb2.PurgeResponse()
             try:
-                if self._forget_streams is not None:
-                    response.streams = await self._forget_streams(tenant)
+                response.streams = await self._forget_streams(tenant)
             except Unavailable as error:
                 response.failed["resumable streams"] = error.message
             for replica, answer in zip(replicas, answers, strict=True):

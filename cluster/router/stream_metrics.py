@@ -120,30 +120,24 @@ class StreamMetrics:
 
     def row(self) -> ChoiceRow:
         """The row of the choice, as far as it came."""
-        return choice_row(
-            self._choice,
-            self.times,
-            self._assignment,
-            self._first_plan,
-            self._came_s,
-            self._itl or StreamItl.of(self._came_s),
-            self._count,
-            self._ttfmt_s,
-            self._closed_s or time.monotonic(),
-        )
+        itl = self._itl or StreamItl.of(self._came_s)
+        return self._row(self._came_s, itl, self._closed_s or time.monotonic())
 
     def so_far(self) -> ChoiceRow:
         """The row of the choice while it runs, without what depends on all of its tokens."""
+        return self._row((), StreamItl(), time.monotonic())
+
+    def _row(self, came_s: Sequence[float], itl: StreamItl, at_s: float) -> ChoiceRow:
         return choice_row(
             self._choice,
             self.times,
             self._assignment,
             self._first_plan,
-            (),
-            StreamItl(),
+            came_s,
+            itl,
             self._count,
             self._ttfmt_s,
-            time.monotonic(),
+            at_s,
         )
 
     def with_stages(self, summary: ChoiceSummary) -> ChoiceSummary:

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import pytest
 
-from cluster.work_progress import LineLimit, Pace, WorkProgress, redraws
+from cluster.work_progress import LineLimit, WorkProgress, WorkRate, redraws
 
 
 class Clock:
@@ -64,25 +64,25 @@ def test_a_detail_is_no_news_and_news_have_a_bound():
     assert len(lines) <= 10
 
 
-def test_a_pace_says_nothing_in_the_first_seconds():
-    pace = Pace()
+def test_a_rate_says_nothing_in_the_first_seconds():
+    rate = WorkRate()
     for now, done in ((0.0, 5.0), (1.0, 50.0), (2.9, 60.0)):
-        pace.look(done, now)
-        assert pace.rate is None and pace.left_s(100) is None
-    pace.look(65.0, 3.0)
-    assert (pace.rate, pace.left_s(100)) == (20.0, 1.75)
-    pace.look(110.0, 4.0)
-    assert pace.left_s(100) == 0.0
+        rate.look(done, now)
+        assert rate.rate is None and rate.left_s(100) is None
+    rate.look(65.0, 3.0)
+    assert (rate.rate, rate.left_s(100)) == (20.0, 1.75)
+    rate.look(110.0, 4.0)
+    assert rate.left_s(100) == 0.0
 
 
-def test_a_pace_looks_back_so_far_and_keeps_few_looks():
-    pace = Pace(window_s=30.0)
+def test_a_rate_looks_back_so_far_and_keeps_few_looks():
+    rate = WorkRate(window_s=30.0)
     for tenth in range(6000):
         now = tenth / 10
-        pace.look(100 * min(now, 300.0) + max(0.0, now - 300.0), now)
+        rate.look(100 * min(now, 300.0) + max(0.0, now - 300.0), now)
         if now == 290.0:
-            assert pace.rate == pytest.approx(100, rel=0.01)
-    assert pace.rate == pytest.approx(1, rel=0.02)
+            assert rate.rate == pytest.approx(100, rel=0.01)
+    assert rate.rate == pytest.approx(1, rel=0.02)
 
 
 def test_a_limit_lets_news_through_and_then_a_line_now_and_then():

@@ -11,8 +11,8 @@ from contextlib import asynccontextmanager
 import httpx
 import pytest
 
+from bench.faults.cluster_faults import FAULTS
 from bench.faults.faulty_cluster import served
-from bench.faults.scenes import SCENES
 from tests.eventually import eventually
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(420)]
@@ -22,7 +22,7 @@ CALM_REQUESTS, CALM_S, NAMED_S = 100, 120, 150
 @asynccontextmanager
 async def faulty(name, folder, monkeypatch):
     """A cluster that was calm, and then has the fault; and the replica that the fault strikes."""
-    with served(SCENES[name], folder) as cluster:
+    with served(FAULTS[name], folder) as cluster:
         monkeypatch.setenv("TANDEM_OPERATOR_KEY", cluster.operator_key)
         async with cluster.calm():
             await eventually(lambda: cluster.traffic.ended.total() >= CALM_REQUESTS, CALM_S, 0.5)

@@ -1,4 +1,6 @@
-// Numbers, times and names as text.
+// Numbers, times and names as text. The router tells the names.
+
+import { state } from "./feed.js";
 
 /** Seconds as text: 12 ms, 1.25 s, 2 min. */
 export function seconds(value) {
@@ -41,39 +43,8 @@ export function short(id) {
   return id.length > 18 ? `${id.slice(0, 17)}…` : id;
 }
 
-const STAGES = {
-  admission: "wait in the router",
-  failover: "failover",
-  prefill_queue: "queue of prefill",
-  prefill: "prefill",
-  first_flush: "first flush",
-  offer: "offer of KV",
-  decode_admission: "wait for KV blocks",
-  transfer: "transfer",
-  decode: "decode",
-  last_flush: "last flush",
-};
-
 /** A stage in words. */
-export const stageName = (stage) => STAGES[stage] ?? stage;
-
-/** The stages, in their order. */
-export const stageNames = Object.keys(STAGES);
-
-const REASONS = {
-  ttft: "the first token would be late",
-  itl: "ITL would be too long",
-  kv_blocks: "KV blocks are short",
-  decode_batch: "the decode batch is full",
-  batch_prompts: "enough prompts of the batch lane wait",
-  queue_full: "the router's queue is full",
-  tenant_concurrent: "the tenant runs as many as it may",
-  tenant_waiting: "the tenant waits with as much as it may",
-  tenant_kv: "the tenant has as much KV as it may",
-  starting: "a replica starts",
-  router_full: "the router is full",
-  replica_full: "a replica's queue is full",
-};
+export const stageName = (stage) => state.words.stages[stage] ?? stage;
 
 /** A reason of a wait or a refusal in words. */
-export const reasonName = (reason) => REASONS[reason] ?? reason;
+export const reasonName = (reason) => state.words.reasons[reason] ?? reason;

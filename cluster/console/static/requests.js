@@ -2,7 +2,7 @@
 
 import { act, call } from "./access.js";
 import { byId, el, fillBar, keyed, note, say, show } from "./dom.js";
-import { clock, count, reasonName, seconds, short, stageName, stageNames } from "./format.js";
+import { clock, count, reasonName, seconds, short, stageName } from "./format.js";
 import { state } from "./feed.js";
 import { routerOf, severalRouters } from "./routers.js";
 import { explained, stageBar } from "./waterfall.js";
@@ -28,14 +28,14 @@ export function startRequests() {
     drawRequests();
   });
   byId("request-close").addEventListener("click", () => byId("request-dialog").close());
-  const names = stageNames.map((name) => el("span", { class: "entry" }, el("i", { class: `swatch stage-${name}` }), stageName(name)));
-  byId("stage-legend").replaceChildren(...names);
 }
 
 /** Draws both tables. */
 export function drawRequests() {
   const endpoints = Object.keys(state.settings.endpoints);
   keyed(byId("filter-endpoint"), ["", ...endpoints], (name) => name, (name) => el("option", { value: name }, name || "all"));
+  const legend = (name) => el("span", { class: "entry" }, el("i", { class: `swatch stage-${name}` }), stageName(name));
+  keyed(byId("stage-legend"), Object.keys(state.words.stages), (name) => name, legend);
   const running = state.running.rows.filter(isChosen);
   oldest = Math.max(0, ...running.map((row) => state.now - row.received_at));
   say(byId("running-count"), `${count(state.running.count)}, of which ${count(state.running.waiting)} without a first token, ${count(state.running.stalled)} stalled`);

@@ -21,7 +21,7 @@ export function drawRise() {
   const now = JSON.stringify([state.rises, chosen]);
   if (now === drawn) return;
   drawn = now;
-  byId("rise").replaceChildren(...(rise ? panel(rise) : [el("p", { class: "quiet" }, `TTFT is as usual: no span of the last ${lasting(state.chart.window_s)} was slower than the rest by half or more.`)]));
+  byId("rise").replaceChildren(...(rise ? panel(rise) : [el("p", { class: "quiet" }, state.words.no_rise)]));
 }
 
 function headline(rise) {

@@ -1,4 +1,4 @@
-"""The doors that lead operators to a router: the admin service, the console, other routers."""
+"""What leads operators to a router: the admin service, the console, other routers."""
 
 from __future__ import annotations
 

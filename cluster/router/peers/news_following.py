@@ -15,7 +15,7 @@ from cluster.api.event_streams import end
 from cluster.console.feed import TICK_S
 from cluster.console.peer_news import PeerNews, PeersTold
 from cluster.replica_record import ReplicaRecord
-from cluster.router.peers.peer_calls import MOST_PEERS, TOO_MANY, PeerLine, Peers
+from cluster.router.peers.peer_calls import MOST_PEERS, TOO_MANY, PeerLine, Peers, deadline
 from engine.errors import TandemError
 from protos.peer_pb2 import NewsQuestion, PeerQuestion
 
@@ -129,11 +129,13 @@ class FollowedNews:
             pause_s = TICK_S
             if len(one.waiting) < _MOST_WAITING:
                 asked = NewsQuestion(counts_after=one.counts_at, rows_after=one.rows_at)
-                answer = await line.ask(PeerQuestion(news=asked))
+                async with deadline():
+                    answer = await line.ask(PeerQuestion(news=asked))
                 # Hundreds of counts are read on a thread, because tokens wait meanwhile.
                 news = await asyncio.to_thread(PeerNews.from_json, answer.news)
                 one.counts_at, one.rows_at = news.counts_at, news.rows_at
                 one.waiting.append(news)
                 one.latest, one.silent = news, None
-                pause_s = _MORE_S if news.more else TICK_S
+                if news.more:
+                    pause_s = _MORE_S
             await asyncio.sleep(pause_s)

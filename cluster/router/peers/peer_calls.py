@@ -45,14 +45,14 @@ class PeerLine:
     def __init__(self, stream: FrameStream) -> None:
         self._stream = stream
 
-    async def ask(self, question: PeerQuestion, timeout_s: float = ASK_S) -> PeerAnswer:
-        """The answer. Raises a TandemError: that of the router, or Unavailable."""
+    async def ask(self, question: PeerQuestion) -> PeerAnswer:
+        """The answer, however long it takes; see `deadline`.
+
+        Raises a TandemError: that of the router, or Unavailable.
+        """
         try:
-            async with asyncio.timeout(timeout_s):
-                await self._stream.write(question.SerializeToString())
-                answer = PeerAnswer.FromString(await self._stream.read())
-        except TimeoutError:
-            raise Unavailable(f"it did not answer for {timeout_s:g} s") from None
+            await self._stream.write(question.SerializeToString())
+            answer = PeerAnswer.FromString(await self._stream.read())
         except DecodeError:
             raise Unavailable("its answer cannot be read") from None
         if answer.HasField("failure"):
@@ -123,8 +123,15 @@ class Peers:
     async def _ask(
         self, record: ReplicaRecord, question: PeerQuestion, timeout_s: float
     ) -> PeerAnswer:
-        try:
-            async with asyncio.timeout(timeout_s), self.line(record, timeout_s) as line:
-                return await line.ask(question, timeout_s)
-        except TimeoutError:
-            raise Unavailable(f"it did not answer for {timeout_s:g} s") from None
+        async with deadline(timeout_s), self.line(record, timeout_s) as line:
+            return await line.ask(question)
+
+
+@asynccontextmanager
+async def deadline(timeout_s: float = ASK_S) -> AsyncIterator[None]:
+    """Ends the block after so long; raises Unavailable then."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            yield
+    except TimeoutError:
+        raise Unavailable(f"it did not answer for {timeout_s:g} s") from None

@@ -7,24 +7,23 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 from pydantic import TypeAdapter
 
 from cluster.api.limits import LISTED_ROWS
-from cluster.console.row_view import row_view, whole_view
+from cluster.console.row_view import named, row_view, whole_view
+from cluster.console.source import Json
 from cluster.console.time_series import WINDOW_S
 from cluster.console.ttft_sample import TtftSample
-from cluster.console.words import in_words
 from cluster.router.peers.peer_calls import Peers
 from cluster.router.rows.endpoint_figures import figures_of, joined
-from cluster.telemetry.requests.behind import blockers
-from cluster.telemetry.requests.row import RequestRow, brief, whole, with_choices
+from cluster.telemetry.requests.behind import with_blockers
+from cluster.telemetry.requests.row import RequestRow, brief, with_choices
+from cluster.telemetry.requests.row_order import rank
 from cluster.telemetry.requests.store import RequestStore, RowFilter
 from protos.peer_pb2 import PeerQuestion, RowsAnswer, RowsQuestion
 from protos.router_pb2 import EndpointFigures, ListRequestsRequest
 
-Json = dict[str, Any]
 # Bounds: rows with all their choices in one answer, where a client used an id more than once, and
 # first tokens of another router that count for the explanation of rises.
 _MOST_WHOLE = 4
@@ -117,16 +116,12 @@ def filter_of(wire: ListRequestsRequest) -> RowFilter:
     )
 
 
-def _explained(row: RequestRow, rows: Sequence[RequestRow], running: Sequence[RequestRow]) -> Json:
-    return whole(row) | {"behind": [asdict(one) for one in blockers(row, rows, running)]}
-
-
 # The form of a row in a list, and of a row with all its choices.
 _Rows = Sequence[RequestRow]
 _Forms = tuple[Callable[[RequestRow], Json], Callable[[RequestRow, _Rows, _Rows], Json]]
 _FOR_CONSOLE: _Forms = (row_view, whole_view)
-_FOR_TERMINALS: _Forms = (brief, _explained)
-_WITH_CHOICES: _Forms = (with_choices, _explained)
+_FOR_TERMINALS: _Forms = (brief, with_blockers)
+_WITH_CHOICES: _Forms = (with_choices, with_blockers)
 
 
 def _listed(wanted: RowFilter, rows: _Rows, running: _Rows, forms: _Forms) -> list[Json]:
@@ -162,13 +157,13 @@ def _merged(
     question: RowsQuestion,
 ) -> RowList:
     """The rows of this router and the readable answers of the others."""
-    rows, held = [_named(row, name) for row in own.rows], own.held
+    rows, held = [named(row, name) for row in own.rows], own.held
     first_tokens, figures = list(own.first_tokens), [own.figures]
     slowest = question.wanted.slowest
     for router, answer in answers.items():
         try:
-            theirs = [_named(json.loads(row), router) for row in answer.rows]
-            [_rank(row, slowest=slowest) for row in theirs]
+            theirs = [named(json.loads(row), router) for row in answer.rows]
+            [rank(row, slowest=slowest) for row in theirs]
             if answer.first_tokens:
                 first_tokens += _FIRST_TOKENS.validate_json(answer.first_tokens)
         except (ValueError, TypeError, KeyError, AttributeError):
@@ -177,24 +172,10 @@ def _merged(
         rows += theirs
         held += answer.held
         figures.append(list(answer.figures))
-    rows.sort(key=lambda row: -_rank(row, slowest=slowest))
+    rows.sort(key=lambda row: -rank(row, slowest=slowest))
     most = question.wanted.limit or LISTED_ROWS
     if question.wanted.request_id:
         rows = rows[: min(most, _MOST_WHOLE)]
     else:
         rows = _within_bound(rows[:most])
     return RowList(rows, held, joined(figures), first_tokens, silent)
-
-
-def _named(row: Json, router: str) -> Json:
-    """The row with its router, also in its words."""
-    named = row | {"router": router}
-    return named | {"words": in_words(named)} if "words" in row else named
-
-
-def _rank(row: Json, *, slowest: bool) -> float:
-    """As `RowFilter` orders rows: by TTFT, or by the time of the end."""
-    total_s = float(row.get("total_s", 0.0))
-    if slowest:
-        return float(row.get("ttft_s", total_s))
-    return float(row["received_at"]) + total_s

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
-from cluster.telemetry.requests.row import ChoiceRow, RequestRow
+from cluster.telemetry.requests.row import ChoiceRow, RequestRow, whole
 
 # Bound: the requests that are named for one wait.
 _MOST_NAMED = 5
@@ -62,6 +63,13 @@ def blockers(
     return found
 
 
+def with_blockers(
+    row: RequestRow, rows: Iterable[RequestRow], running: Iterable[RequestRow] = ()
+) -> dict[str, Any]:
+    """All that is known of a request, by name, and in `behind` what `blockers` finds."""
+    return whole(row) | {"behind": [asdict(one) for one in blockers(row, rows, running)]}
+
+
 def _of_prefill(row: RequestRow, choice: ChoiceRow, there: list[RequestRow]) -> list[Blocker]:
     """The prompts that its prefill replica computed while it was queued, each by its share."""
     if choice.queue_s is None:
@@ -75,11 +83,11 @@ def _of_prefill(row: RequestRow, choice: ChoiceRow, there: list[RequestRow]) -> 
                 begin_s, took_s = other.received_at + one.queue_s, one.prefill_s or 0.0
                 part = min(1.0, (one.prefill_share_s or took_s) / took_s) if took_s else 0.0
                 spans.append(_Occupancy(other, one, begin_s, begin_s + took_s, part))
-    return _named("queue", row, choice, choice.prefill_replica, wait, spans)
+    return _named("prefill_queue", row, choice, choice.prefill_replica, wait, spans)
 
 
 def _of_decode(row: RequestRow, choice: ChoiceRow, there: list[RequestRow]) -> list[Blocker]:
-    """The streams of its decode replica while it waited there for KV blocks."""
+    """The streams of its decode replica while its KV was on offer there."""
     if choice.offered_s is None or choice.decode_admitted_s is None:
         return []
     wait = row.received_at + choice.offered_s, row.received_at + choice.decode_admitted_s

@@ -188,7 +188,10 @@ def whole(row: RequestRow) -> dict[str, Any]:
 
 
 def faults_of(row: RequestRow) -> list[str]:
-    """Where the stages do not add up to TTFT or TTLT within 1 %, or one ends before it begins.
+    """Where the stages of a choice are no whole, within 1 %; see `stage_faults`.
+
+    They do not add up to TTFT or TTLT, have gaps or overlaps between them, or one ends before it
+    begins. Or more of a transfer is exposed than it took.
 
     A sound row has no fault. A measure that counts something twice causes one.
     """

@@ -159,7 +159,7 @@ def test_a_wrong_filter_is_one_line(
 def test_a_request_is_explained_as_a_waterfall_and_in_words(
     capsys: pytest.CaptureFixture[str], router: Router
 ) -> None:
-    behind = [Blocker("queue", 0, "prefill-0", "r-0", "other", "report", 4000, 0.25)]
+    behind = [Blocker("prefill_queue", 0, "prefill-0", "r-0", "other", "report", 4000, 0.25)]
     router.admin.rows = [json.dumps(whole(ROW) | {"behind": [asdict(one) for one in behind]})]
     code, out, _ = run(capsys, "explain", "r-1", "--address", router.address)
     assert code == 0

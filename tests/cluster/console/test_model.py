@@ -82,7 +82,10 @@ async def test_what_came_while_nobody_looked_is_counted_without_a_link():
     changes = model.changes()
     assert first_tokens(model.whole()) == 1
     assert changes["links"] == []
-    assert [one["request_id"] for one in model.whole()["rows"]] == ["old", "new"]
+    whole = model.whole()
+    assert [one["request_id"] for one in whole["rows"]] == ["old", "new"]
+    assert whole["words"]["stages"]["decode_admission"] == "decode admission"
+    assert whole["words"]["reasons"]["kv_blocks"] == "KV blocks are short"
 
 
 def test_only_changes_are_sent_and_a_replica_that_left_is_named():

@@ -6,7 +6,9 @@ from dataclasses import asdict
 
 import pytest
 
-from cluster.console.words import in_words
+from cluster.admission.refusal_reasons import REASONS
+from cluster.console.ttft_sample import STAGES
+from cluster.console.words import REASON_NAMES, STAGE_NAMES, in_words
 from cluster.telemetry.requests.behind import blockers
 from cluster.telemetry.requests.row import ChoiceRow, RequestRow, whole
 
@@ -94,6 +96,11 @@ def test_a_choice_names_the_choice_before_it():
         "It was queued on p0 for 100.0 ms; this router knows no prompt that was computed there "
         "meanwhile."
     ) in found
+
+
+def test_every_reason_and_stage_has_a_name():
+    assert set(REASON_NAMES) == set(REASONS)
+    assert tuple(STAGE_NAMES)[: len(STAGES)] == STAGES
 
 
 def test_what_is_not_known_is_no_number():

@@ -84,7 +84,7 @@ def test_a_terminal_gets_bars_that_vanish_and_lines_above_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(startup_progress, "LOOK_S", 0.0)
+    monkeypatch.setattr(startup_progress, "POLL_S", 0.0)
     told = Told()
     main, terminal = pty.openpty()
     shown = bytearray()

@@ -21,8 +21,12 @@ from cluster.discovery.rollout import (
 )
 from cluster.gateway.grpc_methods import Received
 from cluster.router.admin_service import AdminServicer
+from cluster.router.canary.routing import CanaryRouting
 from cluster.router.console.parts import KnownCluster
+from cluster.router.peers.peer_calls import Peers
+from cluster.router.rows.gathered_rows import GatheredRows
 from cluster.rpc.membership import Membership
+from cluster.telemetry.requests.store import RequestStore
 from cluster.tenants.api_keys import ApiKeys
 from decode_pool.config import DecodeConfig
 from tests.cluster.discovery.members import SECRET
@@ -107,4 +111,9 @@ def admin_of(directory, running=RUNNING):
     """The router's methods for operators, without a key."""
     roster = HealthyReplicas(Roster())
     known = KnownCluster(roster, directory, Membership(SECRET), roster.latest)
-    return AdminServicer(running, known, Anybody({}))
+    rows = GatheredRows(RequestStore(), Peers("", list, known.membership.connector()))
+    return AdminServicer(running, known, Anybody({}), CanaryRouting({}), no_streams, rows)
+
+
+async def no_streams(tenant):
+    return 0

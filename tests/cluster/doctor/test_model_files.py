@@ -11,9 +11,9 @@ import torch
 from cluster.config.schema import parse_config
 from cluster.doctor.findings import Severity
 from cluster.doctor.gpus import Gpu
-from cluster.doctor.model_files import block_bytes, look_at_model, weight_bytes
+from cluster.doctor.model_files import layout_of, look_at_model, weight_bytes
 from engine.config import KvConfig, ModelConfig
-from engine.kv import memory as kv_memory
+from engine.kv.memory import block_bytes
 from engine.model.loading import load_weights
 from engine.model.self_check import probe_layout
 from engine.model_description import describe
@@ -76,8 +76,8 @@ def test_a_block_is_as_large_as_the_engine_s(dtype):
     model = describe(ModelConfig(path=str(DEMO), dtype="float32"))
     module = load_weights(model, torch.device("cpu"))
     layout = probe_layout(model, module, KvConfig().block_size, dtype)
-    own = block_bytes(configured(kv={"dtype": dtype}), model)
-    assert own == kv_memory.block_bytes(layout)
+    own = layout_of(configured(kv={"dtype": dtype}), model)
+    assert block_bytes(own) == block_bytes(layout)
 
 
 def test_weights_count_as_they_are_loaded():

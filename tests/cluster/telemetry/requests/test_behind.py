@@ -33,8 +33,8 @@ def test_the_prompts_of_its_prefill_replica_come_first_by_their_share_of_its_wai
     ]
     found = blockers(late, [*others, late])
     assert [(one.request_id, one.stage, round(one.seconds, 3)) for one in found] == [
-        ("long", "queue", 1.9),
-        ("before", "queue", 1.0),
+        ("long", "prefill_queue", 1.9),
+        ("before", "prefill_queue", 1.0),
     ]
     assert (found[0].tenant, found[0].prompt_tokens, found[0].replica) == ("acme", 7, "p0")
 
@@ -100,6 +100,6 @@ def test_requests_that_still_run_are_named_once():
     twice = replace(late, outcome="running", total_s=None)
     found = blockers(late, [late], [runs, twice])
     assert [(one.request_id, one.stage, round(one.seconds, 3), one.running) for one in found] == [
-        ("runs", "queue", 1.0, True),
+        ("runs", "prefill_queue", 1.0, True),
         ("runs", "decode_admission", 0.5, True),
     ]

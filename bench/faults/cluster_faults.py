@@ -34,8 +34,11 @@ def _each(rate: float) -> tuple[Flow, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
-    """One fault. `stopped` is the share of time in which one prefill replica stands still."""
+class ClusterFault:
+    """A fault, and the cluster and the calm traffic that show it.
+
+    `stopped` is the share of time in which one prefill replica stands still.
+    """
 
     cause: str
     extra: tuple[Flow, ...] = ()
@@ -44,16 +47,16 @@ class Scene:
     calm: tuple[Flow, ...] = _each(0.5)
 
 
-SCENES: Mapping[FaultName, Scene] = {
+FAULTS: Mapping[FaultName, ClusterFault] = {
     # The router soon avoids the slow replica. With more requests more of them meet it before.
-    "slow-prefill": Scene(
+    "slow-prefill": ClusterFault(
         "one prefill replica gets a tenth of its CPU time", stopped=0.9, calm=_each(1.0)
     ),
-    "tenant-burst": Scene(
+    "tenant-burst": ClusterFault(
         "the tenant initech sends many long prompts",
         extra=(Flow("initech", COMPLETIONS, 16.0, prompt=1500, answer=8, at_once=32),),
     ),
-    "kv-full": Scene(
+    "kv-full": ClusterFault(
         "long answers fill the KV blocks of the decode replicas",
         extra=(Flow("initech", CHAT, 3.0, answer=500),),
         kv_blocks=300,

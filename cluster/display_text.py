@@ -1,0 +1,26 @@
+"""Values as text for people: on one line of a terminal, and times with as many digits as serve."""
+
+from __future__ import annotations
+
+_UNPRINTABLE = "\N{REPLACEMENT CHARACTER}"
+_MINUTE_S = 60.0
+
+
+def plain(value: object, unprintable: str = _UNPRINTABLE) -> str:
+    """A value as one line for a terminal, on which no character of it acts."""
+    return "".join(char if char.isprintable() else unprintable for char in str(value))
+
+
+def exact_time(seconds: float) -> str:
+    """A measured time: `12.3 ms`, and from 10 s on `12.3 s`."""
+    return f"{1000 * seconds:.1f} ms" if seconds < 10 else f"{seconds:.1f} s"
+
+
+def rounded_time(seconds: float) -> str:
+    """A mean or an estimate: `12 ms`, and from 1 s on `1.3 s`."""
+    return f"{1000 * seconds:,.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
+
+
+def long_time(seconds: float) -> str:
+    """A long time: `95 s`, and from 3 minutes on `5 min`."""
+    return f"{seconds:.0f} s" if seconds < 3 * _MINUTE_S else f"{seconds / _MINUTE_S:.0f} min"
