@@ -39,7 +39,8 @@ def add_requests(listed: argparse.ArgumentParser, explained: argparse.ArgumentPa
     listed.add_argument("--since", type=seconds_from, default=0.0, metavar="TIME", help=text)
     text = f"at most N requests (default: {LISTED_ROWS}; at most {MAX_LISTED_ROWS})"
     listed.add_argument("--limit", type=_limit, default=LISTED_ROWS, metavar="N", help=text)
-    explained.add_argument("request", metavar="ID", help="as `tandem requests` shows it")
+    text = "as `tandem requests` shows it"
+    explained.add_argument("request", type=_request_id, metavar="ID", help=text)
     for parser in (listed, explained):
         text = "print JSON with all fields, and all choices"
         parser.add_argument("--json", action="store_true", help=text)
@@ -103,9 +104,13 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
 
 def _fetch(options: argparse.Namespace, **wanted: Any) -> ListedRequests:
     """The rows of all routers; names the routers that did not answer on standard error."""
+    from cluster.api.validation import check_text
     from cluster.client.admin_client import fetch_requests
     from protos import router_pb2
 
+    for name, value in wanted.items():
+        if isinstance(value, str):
+            check_text(value, name)
     request = router_pb2.ListRequestsRequest(**wanted)
     found = asyncio.run(fetch_requests(options.addresses, request))
     for name, reason in found.silent.items():
@@ -122,6 +127,13 @@ def seconds_from(text: str) -> float:
 
 
 def _limit(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and 1 <= int(text[:9]) <= MAX_LISTED_ROWS):
+    limit = int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0
+    if not 1 <= limit <= MAX_LISTED_ROWS:
         raise argparse.ArgumentTypeError(f"must be a number from 1 to {MAX_LISTED_ROWS}")
-    return int(text)
+    return limit
+
+
+def _request_id(text: str) -> str:
+    if not text:
+        raise argparse.ArgumentTypeError("an id must not be empty")
+    return text

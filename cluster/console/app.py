@@ -20,14 +20,14 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from cluster.api.limits import MAX_NAME_CHARACTERS
-from cluster.api.validation import check_name, check_request_id
+from cluster.api.validation import check_name
 from cluster.console.feed import ConsoleFeed
 from cluster.console.model import ConsoleModel
 from cluster.console.source import ConsoleActions, ConsoleSource, ReplicaEnd, unanswered
 from cluster.console.static_files import HEADERS, answer_with
 from cluster.gateway.answers.failures import Endpoint, answering, failed, json_answer
 from cluster.gateway.sse import EventStream
-from cluster.telemetry.requests.store import RowFilter
+from cluster.telemetry.requests.store import RowFilter, check_row_id
 from cluster.tenants.api_keys import ApiKeys, authorization_of
 from engine.errors import InvalidRequest, NotFound, shown
 
@@ -126,8 +126,8 @@ class Console:
         """All of one request that ended."""
         self._check_view(request)
         query = _only(request, ("id", "tenant"))
-        request_id, tenant = check_request_id(query.get("id", "")), query.get("tenant", "")
-        wanted = RowFilter(request_id=_required(request_id, "id"), tenant=tenant, limit=1)
+        request_id = _required(query.get("id", ""), "id")
+        wanted = RowFilter(request_id=request_id, tenant=query.get("tenant", ""), limit=1)
         found = await self._source.listed(wanted)
         if not found.rows:
             raise NotFound(
@@ -146,7 +146,7 @@ class Console:
         """Stop a request that runs."""
         operator = self._operators.operator(authorization_of(request.headers.get))
         query = _only(request, ("id", "tenant"))
-        request_id = check_request_id(_required(query.get("id", ""), "id"))
+        request_id = check_row_id(_required(query.get("id", ""), "id"))
         tenant = check_name(_required(query.get("tenant", ""), "tenant"), "tenant")
         await self._actions.stop_request(request_id, tenant, operator)
         return json_answer({"stopped": request_id}, headers=HEADERS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import isfinite
 
@@ -74,7 +74,7 @@ class PeerNews:
             raise Unavailable("its answer cannot be read") from None
         try:
             _try(news)
-        except (KeyError, TypeError, ValueError, AttributeError):
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
             raise Unavailable("its answer lacks what this router reads") from None
         return news
 
@@ -84,12 +84,22 @@ _NEWS = TypeAdapter(PeerNews)
 
 def _try(news: PeerNews) -> None:
     """Read the news once, so that they cannot end the feed later."""
-    times = [one[0] for group in (news.ended, news.itl, news.refused, news.served) for one in group]
-    times += [one.at for one in news.first_tokens] + [end(row) for row in news.rows]
-    times += [one for row in news.running.rows for one in _prominence(row, 0.0)]
-    if not all(map(isfinite, times)):
-        raise ValueError("a time is not finite")
+    groups = (news.ended, news.itl, news.refused, news.served, news.moved)
+    numbers = [each for group in groups for one in group for each in _numbers(one)]
+    numbers += [end(row) for row in news.rows]
+    numbers += [one for row in news.running.rows for one in _prominence(row, 0.0)]
+    if not (all(map(isfinite, numbers)) and all(one.sound for one in news.first_tokens)):
+        raise ValueError("a number is not finite, or a stage is missing")
     merged_tenants(news.tenants, [news.tenants])
+
+
+def _numbers(count: Iterable[object]) -> Iterator[float]:
+    """The numbers of a count, and those of the tuples in it."""
+    for one in count:
+        if isinstance(one, int | float):
+            yield one
+        elif isinstance(one, tuple):
+            yield from _numbers(one)
 
 
 def by_kind(logged: list[Logged]) -> Json:

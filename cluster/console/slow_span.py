@@ -18,8 +18,8 @@ from cluster.console.time_series import STEP_S
 
 # The least numbers of values inside and outside.
 LEAST_VALUES = 5
-# Tuned for calm traffic: the least log-likelihood ratio. By chance one of the thousands of spans has
-# it in one of some hundred quarters of an hour.
+# Tuned for calm traffic: the least log-likelihood ratio. By chance one of the thousands of spans
+# has it in one of some hundred quarters of an hour.
 _LEAST_RATIO = 12.0
 _HIGHEST = 0.1
 

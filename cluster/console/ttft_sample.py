@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import isfinite
 from typing import Self
 
 from cluster.console.source import RunningView
@@ -80,6 +81,12 @@ class TtftSample:
             choice.route == "local",
             choice.decode_replica,
         )
+
+    @property
+    def sound(self) -> bool:
+        """Whether it can be counted: a router of another version may tell other stages."""
+        numbers = (self.at, self.ttft_s, self.prompt_tokens, *self.stages)
+        return len(self.stages) == len(STAGES) and all(map(isfinite, numbers))
 
     @property
     def token_s(self) -> float | None:

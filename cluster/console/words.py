@@ -5,6 +5,7 @@ A request's words say what it waited for, and behind whom.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -118,8 +119,16 @@ def _sentences(row: Row, choice: Row) -> Iterator[str]:
             time=exact_time(choice.get("decode_admission_s", took["decode_admission"])),
             behind=_behind(row, choice, "decode_admission"),
         )
+    yield from _lost_before_first_token(choice)
     yield from _transfer(choice, took)
     yield from _decode(choice)
+
+
+def _lost_before_first_token(choice: Row) -> Iterator[str]:
+    for one in choice.get("failover_spans", ()):
+        if one["replica"] and one["begin_s"] < choice.get("ttft_s", math.inf):
+            passed = duration(one["begin_s"])
+            yield f"{plain(one['replica'])} was lost {passed} after its arrival; it began again."
 
 
 def _waited(row: Row) -> Iterator[str]:

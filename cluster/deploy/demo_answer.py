@@ -40,5 +40,7 @@ async def answer_demo(router: RouterAddress, out: TextIO, progress: StartupProgr
                 else:
                     progress.say(f"(no answer: {error.message})")
                 return
+            except OSError:
+                return  # nobody reads the terminal any more, and the cluster serves
             progress.say(f"({timing(summary)})")
             return

@@ -38,9 +38,9 @@ class GatheredQueue(Generic[Item]):
         """
         if self._some.wait(timeout_s):
             self._ended.wait(self._gather_s)
-        last = self._ended.is_set()
-        # An item that comes from here on sets it again.
+        # An item or an end that comes from here on sets it again.
         self._some.clear()
+        last = self._ended.is_set()
         found = [self._items.popleft() for _ in range(len(self._items))]
         return found, last
 

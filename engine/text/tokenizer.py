@@ -85,7 +85,7 @@ class Tokenizer:
             fast = AutoTokenizer.from_pretrained(
                 path, local_files_only=local, trust_remote_code=False
             )
-        except (OSError, ValueError, ImportError, KeyError) as error:
+        except Exception as error:  # a file may have anything in it
             raise UnsupportedModel(f"{path}: no tokenizer ({first_line(error)})") from error
         if not getattr(fast, "is_fast", False):
             raise UnsupportedModel(f"{path}: {type(fast).__name__} is not a fast tokenizer")

@@ -157,6 +157,7 @@ class MessagesRequest(_MessagesPrompt):
             endpoint=check_name(self.endpoint, "endpoint"),
             tenant=check_tenant(tenant),
             arrived_s=arrived_s,
+            timing=self.timing,
             trace=trace,
         )
         thinking = self.thinking is None or self.thinking.shown

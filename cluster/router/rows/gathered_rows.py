@@ -164,11 +164,15 @@ def _merged(
         try:
             theirs = [named(json.loads(row), router) for row in answer.rows]
             [rank(row, slowest=slowest) for row in theirs]
+            samples = []
             if answer.first_tokens:
-                first_tokens += _FIRST_TOKENS.validate_json(answer.first_tokens)
-        except (ValueError, TypeError, KeyError, AttributeError):
+                samples = _FIRST_TOKENS.validate_json(answer.first_tokens)
+            if not all(one.sound for one in samples):
+                raise ValueError("first tokens that cannot be counted")
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
             silent[router] = "its rows cannot be read"
             continue
+        first_tokens += samples
         rows += theirs
         held += answer.held
         figures.append(list(answer.figures))

@@ -20,6 +20,8 @@ _CHOICES_A_ROW = 4
 _LEAST_CHOICES = 2
 # What a front end's answer writes before the id of its request.
 _ANSWER_PREFIX = re.compile(r"\A(?:chatcmpl-|cmpl-|msg_|resp_)")
+# What a call with several prompts writes behind the id, for each of them.
+_PROMPT_SUFFIX = re.compile(r"-[0-9]{1,5}\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,7 @@ class RowFilter:
     limit: int = 0
 
     def __post_init__(self) -> None:
-        check_request_id(self.request_id)
+        check_row_id(self.request_id)
         check_name(self.endpoint, "endpoint")
         check_name(self.tenant, "tenant")
         if not (math.isfinite(self.since_s) and self.since_s >= 0):
@@ -74,6 +76,15 @@ class RowFilter:
             and (not self.tenant or row.tenant == self.tenant)
             and (row.failed or not self.failed)
         )
+
+
+def check_row_id(name: str) -> str:
+    """Return `name` if it is empty, or can be the id of a row or an answer; raises InvalidRequest.
+
+    Both may be longer than the id that a client gave.
+    """
+    check_request_id(_PROMPT_SUFFIX.sub("", _ANSWER_PREFIX.sub("", name)))
+    return name
 
 
 def _named(rows: list[RequestRow], name: str) -> list[RequestRow]:

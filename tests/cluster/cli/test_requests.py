@@ -146,6 +146,7 @@ def test_requests_are_filtered_by_the_router(
         ("--limit", "0"),
         ("--limit", "1001"),
         ("--limit", "²"),
+        ("--limit", "0000000019999999999"),
     ],
 )
 def test_a_wrong_filter_is_one_line(
@@ -154,6 +155,14 @@ def test_a_wrong_filter_is_one_line(
     code, _, err = run(capsys, "requests", *wrong)
     assert (code, err.count("\n")) == (2, 1)
     assert wrong[0] in err
+
+
+@pytest.mark.parametrize("wrong", [("explain", ""), ("explain", "\udcff")])
+def test_an_id_that_none_can_be_is_one_line(
+    capsys: pytest.CaptureFixture[str], router: Router, wrong: tuple[str, str]
+) -> None:
+    code, _, err = run(capsys, *wrong, "--address", router.address)
+    assert (code, err.count("\n")) == (2, 1)
 
 
 def test_a_request_is_explained_as_a_waterfall_and_in_words(

@@ -128,6 +128,11 @@ def test_wrong_fields_are_refused(source, path):
     assert answer.json()["error"]["message"]
 
 
+def test_an_id_may_be_as_long_as_several_prompts_make_it(source):
+    path = f"/console/stop?id={'x' * 128}-1&tenant=acme"
+    assert client(source).post(path, headers=OPERATOR).status_code == 404
+
+
 def test_a_request_for_the_head_of_the_feed_takes_no_place_in_it(source):
     answer = client(source).head("/console/feed")
     assert (answer.status_code, answer.content) == (200, b"")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 
 import pytest
 
@@ -11,6 +12,7 @@ from cluster.console.model import ConsoleModel
 from cluster.console.news_feed import NewsFeed
 from cluster.console.peer_news import PeerNews, PeersTold, RunningNews, merged_tenants
 from cluster.console.source import RunningView
+from cluster.console.ttft_sample import TtftSample
 from engine.errors import Unavailable
 from tests.cluster.console.scripted_source import NOW, ScriptedSource, choice, row
 from tests.cluster.console.test_model import first_tokens, points
@@ -103,12 +105,14 @@ def test_a_log_lets_the_oldest_go():
     assert log.after(99, 9) == ([], 5)
 
 
+SAMPLE = asdict(TtftSample(NOW, "chat", "acme", "prefill-0", 0.3, (0.1, 0.0, 0.1, 0.1, 0.0)))
 SOUND = json.loads(
     PeerNews(
         *(1, 1),
         ended=((1.0, "chat", None, 0.0, False),),
         rows=({"received_at": 1.0, "total_s": 1.0},),
         running=RunningNews(1, 1, ({"ttft_s": None, "received_at": 1.0},)),
+        first_tokens=(TtftSample(**SAMPLE),),
         tenants={"acme": tenant(1, 5)},
     ).to_json()
 )
@@ -127,7 +131,12 @@ def test_fields_of_a_newer_version_are_ignored_and_those_of_an_older_one_missing
         {"itl": [[float("inf"), "chat", [], 0.0]]},
         {"ended": [[1.0, "chat"]]},
         {"refused": [[float("inf"), "chat", "ttft"]]},
+        {"itl": [[1.0, "chat", [float("nan")], 0.0]]},
+        {"moved": [["prefill-0", "decode-0", 10**400]]},
         {"first_tokens": [{"at": 1.0}]},
+        {"first_tokens": [SAMPLE | {"stages": [0.1, 0.2]}]},
+        {"first_tokens": [SAMPLE | {"ttft_s": float("nan")}]},
+        {"first_tokens": [SAMPLE | {"prompt_tokens": 10**400}]},
         {"served": {}},
         {"rows": [{"received_at": "late"}]},
         {"rows": [{}]},

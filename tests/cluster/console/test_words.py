@@ -11,6 +11,7 @@ from cluster.console.ttft_sample import STAGES
 from cluster.console.words import REASON_NAMES, STAGE_NAMES, in_words
 from cluster.telemetry.requests.behind import blockers
 from cluster.telemetry.requests.row import ChoiceRow, RequestRow, whole
+from cluster.telemetry.requests.stages import FailoverSpan
 
 TIMES = {"admitted_s": 1.0, "sent_s": 1.0, "queue_s": 1.1, "prefill_s": 0.1, "ttft_s": 1.2}
 
@@ -105,3 +106,11 @@ def test_every_reason_and_stage_has_a_name():
 
 def test_what_is_not_known_is_no_number():
     assert "; - prompt tokens, 0 tokens" in " ".join(sentences(request_row()))
+
+
+def test_a_replica_that_was_lost_before_the_first_token_is_named():
+    lost = FailoverSpan(0.4, 0.5, "p9"), FailoverSpan(1.5, 1.6, "d9")
+    times = {"queue_s": 0.6, "prefill_s": 0.3, "ttft_s": 1.0, "ttlt_s": 2.0}
+    said = sentences(request_row(choice(failovers=2, failover_spans=lost, **times)))
+    (sentence,) = (one for one in said if "was lost" in one)
+    assert sentence == "p9 was lost 400.0 ms after its arrival; it began again."

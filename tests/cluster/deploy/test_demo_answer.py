@@ -21,9 +21,9 @@ def without_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(KEY, raising=False)
 
 
-async def shown(generator: ScriptedGenerator) -> tuple[str, int]:
+async def shown(generator: ScriptedGenerator, out: io.StringIO | None = None) -> tuple[str, int]:
     """What the terminal shows, and the port of the router."""
-    out, server = io.StringIO(), await start(generator)
+    out, server = out or io.StringIO(), await start(generator)
     try:
         address = RouterAddress(f"127.0.0.1:{server.port}")
         await answer_demo(address, out, StartupProgress(out))
@@ -35,6 +35,17 @@ async def shown(generator: ScriptedGenerator) -> tuple[str, int]:
 async def test_the_answer_and_its_times_are_shown(without_key: None) -> None:
     text, _ = await shown(ScriptedGenerator())
     assert "> What is Tandem?\none two three" in text and "the first after" in text
+
+
+class _Closed(io.StringIO):
+    """A terminal, or a pipe, that nobody reads any more."""
+
+    def write(self, text: str) -> int:
+        raise BrokenPipeError
+
+
+async def test_the_cluster_serves_on_where_nobody_reads_the_answer(without_key: None) -> None:
+    await shown(ScriptedGenerator(), _Closed())
 
 
 async def test_without_a_key_it_says_how_to_ask_with_a_key(without_key: None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -107,3 +108,12 @@ def test_a_model_without_weights_is_an_error(copy):
     (copy / "model.safetensors").unlink()
     (only,) = found(copy, 1 << 40)
     assert only.severity is Severity.ERROR and "no weights" in only.found
+
+
+@pytest.mark.parametrize("wrong", [{"num_attention_heads": 0}, {"num_hidden_layers": "4"}])
+def test_a_config_with_wrong_values_is_an_error(copy, wrong):
+    path = copy / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | wrong))
+    (model,) = found(copy, 1 << 40)
+    assert (model.subject, model.severity) == ("model", Severity.ERROR)
+    assert "config.json" in model.found

@@ -21,6 +21,17 @@ def test_the_gpus_that_replicas_ask_for_must_be_there(gpus, severity):
     assert ("ask for 1 GPUs" in text) is (severity is Severity.ERROR)
 
 
+@pytest.mark.parametrize(("share", "severity"), [(0.6, Severity.WARNING), (0.5, Severity.OK)])
+def test_a_replica_takes_its_share_of_one_gpu(share, severity):
+    shares = {"prefill": {"gpus": share}, "decode": {"gpus": share}}
+    assert [seen for seen, _ in found(shares, 2)] == [severity]
+
+
+def test_thirds_of_a_gpu_fill_it():
+    shares = {"prefill": {"gpus": 1 / 3}, "decode": {"gpus": 1 / 3}}
+    assert [seen for seen, _ in found(shares, 1)] == [Severity.OK]
+
+
 def test_a_ray_of_its_own_has_no_custom_resources():
     ((severity, text),) = found({"prefill": {"resources": {"rack_a": 1}}})
     assert severity is Severity.ERROR and "rack_a" in text

@@ -162,8 +162,9 @@ def test_a_folder_without_a_tokenizer_is_unsupported(tmp_path, config):
     assert "\n" not in caught.value.message
 
 
-def test_a_damaged_tokenizer_is_unsupported(folder):
-    (folder / "tokenizer.json").write_text("{")
+@pytest.mark.parametrize("text", ["{", "null", "[]"])
+def test_a_damaged_tokenizer_is_unsupported(folder, text):
+    (folder / "tokenizer.json").write_text(text)
     with pytest.raises(UnsupportedModel, match="no tokenizer") as caught:
         Tokenizer.load(str(folder))
     assert "\n" not in caught.value.message

@@ -218,6 +218,7 @@ async def test_the_times_come_where_they_are_asked_for(client, generator):
     for timing in (message.timing, deltas[-1].timing):
         assert timing["total_s"] == 1.5
         assert [one["prefill_replica"] for one in timing["choices"]] == ["p0"]
+    assert all(one.timing for one in generator.requests), "the router tells no stages unasked"
     assert "timing" not in (await client.messages.create(**ASKED)).to_dict()
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 
 import pytest
 
+from cluster.console.ttft_sample import TtftSample
 from cluster.router.rows.gathered_rows import GatheredRows, rows_question
 from cluster.telemetry.requests.store import RequestStore, RowFilter
 from engine.errors import InvalidRequest
@@ -69,8 +71,12 @@ async def test_rows_that_cannot_be_read_are_a_reason(bad):
     assert found.silent == {"odd": "its rows cannot be read"}
 
 
-async def test_first_tokens_that_cannot_be_read_are_a_reason():
-    answer = PeerAnswer(rows=RowsAnswer(first_tokens=json.dumps([{"at": 1}]).encode()))
+SHORT = asdict(TtftSample(NOW, "chat", "acme", "prefill-0", 0.3, (0.1, 0.2)))
+
+
+@pytest.mark.parametrize("bad", [{"at": 1}, SHORT])
+async def test_first_tokens_that_cannot_be_read_are_a_reason(bad):
+    answer = PeerAnswer(rows=RowsAnswer(first_tokens=json.dumps([bad]).encode()))
     async with peers_of(odd=saying(lambda question: answer)) as (peers, _):
         found = await GatheredRows(store("a"), peers).gather(RowsQuestion())
     assert found.silent == {"odd": "its rows cannot be read"}

@@ -115,6 +115,8 @@ def test_a_filter_chooses(wanted, names):
         {"since_s": math.nan},
         {"since_s": math.inf},
         {"request_id": "a b"},
+        {"request_id": "x" * 129},
+        {"request_id": f"chatcmpl-{'x' * 129}"},
         {"endpoint": "x" * 513},
         {"tenant": "\ud800"},
     ],
@@ -143,3 +145,10 @@ def test_a_filter_is_bounded(wrong):
 def test_a_request_is_found_by_its_answer_s_id_and_by_its_call_s(name, found):
     rows = [row(one) for one in ("r", "several-0", "several-1", "cmpl-own", "own")]
     assert [one.request_id for one in RowFilter(request_id=name).of(rows)] == found
+
+
+def test_the_longest_id_of_a_client_is_found_by_its_answer_and_by_its_prompts():
+    longest = "x" * 128
+    rows = [row(f"{longest}-0"), row(f"{longest}-99")]
+    for name, count in ((f"cmpl-{longest}", 2), (longest, 2), (f"{longest}-99", 1)):
+        assert len(RowFilter(request_id=name).of(rows)) == count
