@@ -127,7 +127,7 @@ def _sentences(row: Row, choice: Row) -> Iterator[str]:
 def _lost_before_first_token(choice: Row) -> Iterator[str]:
     for one in choice.get("failover_spans", ()):
         if one["replica"] and one["begin_s"] < choice.get("ttft_s", math.inf):
-            passed = duration(one["begin_s"])
+            passed = exact_time(one["begin_s"])
             yield f"{plain(one['replica'])} was lost {passed} after its arrival; it began again."
 
 

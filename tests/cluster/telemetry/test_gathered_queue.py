@@ -37,10 +37,14 @@ def test_at_the_end_what_waits_comes_at_once_as_the_last():
 
 
 def test_an_end_that_comes_while_items_are_taken_is_not_missed(monkeypatch):
+    class EndedWhileCleared(threading.Event):
+        def clear(self):
+            queue.end()
+            super().clear()
+
+    monkeypatch.setattr(threading, "Event", EndedWhileCleared)
     queue: GatheredQueue[int] = GatheredQueue(10, 0.0)
     queue.put(1)
-    clear = queue._some.clear
-    monkeypatch.setattr(queue._some, "clear", lambda: (queue.end(), clear()))
     assert queue.take() == ([1], True)
 
 
