@@ -21,6 +21,11 @@ BUDGETS = {"ttft_budget_ms": 600_000, "itl_budget_ms": 60_000}
 # The longest ITL of a legend, from one second on.
 LONG = re.compile(r"longest [1-9][\d.]* s")
 ARMS = "section[aria-label='Canary of chat']"
+# The cells of a table's rows, at one moment: the page replaces tables while they are read.
+CELLS = """(selector) => {
+  const rows = document.querySelector(selector)?.tBodies[0].rows ?? [];
+  return Array.from(rows, (row) => Array.from(row.cells, (cell) => cell.textContent));
+}"""
 
 
 def canary(share, budget_ms, **guard):
@@ -133,9 +138,8 @@ class Configuration:
     async def versions(self):
         """The versions with the replicas of each: routers, prefill, decode, leaving."""
         await self.page.wait_for_selector("#versions tbody tr")
-        rows = self.page.locator("#versions table").first.locator("tbody tr")
-        found = [text.split() for text in await rows.all_inner_texts()]
-        return {row[0]: tuple(map(int, row[-4:])) for row in found}
+        found = await self.page.evaluate(CELLS, "#versions table")
+        return {row[0]: tuple(map(int, row[1:])) for row in found}
 
     async def roll_out(self, config, *more):
         """Run the command; note meanwhile what the page says. Returns its exit and output."""
@@ -200,8 +204,7 @@ async def is_alone(shown, version):
 
 
 async def arms(shown):
-    rows = shown.page.locator(f"{ARMS} tbody tr")
-    return [text.split("\t") for text in await rows.all_inner_texts()]
+    return await shown.page.evaluate(CELLS, f"{ARMS} table")
 
 
 async def arms_have_figures(shown):
