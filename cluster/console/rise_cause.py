@@ -43,6 +43,7 @@ _WAITED_FOR: Mapping[str, str] = {
     "ttft": " for prefill",
     "starting": " for a replica that starts",
 }
+_NONE_SENT_MORE = "no tenant sent much more than usual"
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +167,7 @@ def sentence_of(cause: RiseCause, facts: Mapping[str, str]) -> str:
         said = [lack, where, alike]
     if not cause.tenant:
         tenant = facts["tenant"]
-        said.append(f"{tenant[0].upper()}{tenant[1:]}." if not cause.hit else f"{tenant}.")
+        said.append(f"{tenant[0].upper()}{tenant[1:]}.")
     elif cause.pool == "decode":
         said.append(f"One tenant sent more: {facts['tenant']}.")
     return " ".join(one for one in said if one)
@@ -194,8 +195,9 @@ def _tenant_fact(cause: RiseCause, tenants: Sequence[RiseShare]) -> str:
             return f"{one.name} (it sent nothing before)"
     for one in tenants:
         if one.name == cause.hit:
-            return f"{one.name} is hit most ({_percent(one.share)} of the added time)"
-    return "no tenant sent much more than usual"
+            hit = f"{one.name} is hit most ({_percent(one.share)} of the added time)"
+            return f"{_NONE_SENT_MORE}; {hit}"
+    return _NONE_SENT_MORE
 
 
 def _listed(names: Sequence[str]) -> str:
