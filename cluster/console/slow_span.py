@@ -27,8 +27,20 @@ _HIGHEST = 0.1
 def slow_span(values: Sequence[tuple[float, float]]) -> tuple[float, float] | None:
     """Begin and end, in whole steps, of the span with the highest values; None if all are alike.
 
-    Each value stands behind its time, in seconds since the epoch.
+    Each value stands behind its time, in seconds since the epoch. A rise that gets worse is one
+    span: where the values beside the highest ones are high themselves, they belong to it.
     """
+    span = _highest_span(values)
+    while span is not None:
+        begin, end = span
+        beside = _highest_span([one for one in values if not begin <= one[0] < end])
+        if beside is None or beside[1] < begin or beside[0] > end:
+            break
+        span = min(begin, beside[0]), max(end, beside[1])
+    return span
+
+
+def _highest_span(values: Sequence[tuple[float, float]]) -> tuple[float, float] | None:
     steps: dict[int, list[float]] = {}
     for (at, _), rank in zip(values, _ranks([value for _, value in values]), strict=True):
         steps.setdefault(int(at // STEP_S), []).append(rank)

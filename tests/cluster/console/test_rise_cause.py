@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cluster.console.ttft_rise import rises
+from cluster.console.ttft_sample import STAGES
 from tests.cluster.console.made_traffic import BEGIN, ENDPOINTS, burst, calm, full_kv, slow_replica
 
 seeds = st.integers(0, 10**6)
@@ -55,6 +56,23 @@ def test_a_burst_names_its_tenant_and_no_replica(seed, begin, length):
         assert (one.cause.pool, one.cause.replica, one.cause.tenant) == ("prefill", "", "initech")
         assert one.cause.stages[0] == "prefill_queue"
         assert "One tenant sent more: initech (" in one.words
+
+
+@few
+@given(seeds)
+def test_a_burst_that_gets_worse_is_one_rise(seed):
+    samples = []
+    for one in burst(seed, 120, 320):
+        if one.at - BEGIN > 220:
+            stages = dict(zip(STAGES, one.stages, strict=True))
+            stages["prefill_queue"] *= 8
+            one = replace(one, ttft_s=sum(stages.values()), stages=tuple(stages.values()))
+        samples.append(one)
+    found = rises(samples)
+    assert {one.endpoint for one in found} == set(ENDPOINTS)
+    for one in found:
+        assert one.cause.tenant == "initech"
+        assert abs(one.begin - BEGIN - 120) <= 20
 
 
 @few
