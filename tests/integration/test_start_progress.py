@@ -10,7 +10,7 @@ import pytest
 
 from cluster.cli.status_table import as_data, as_table
 from cluster.cli.top_view import sections_of
-from cluster.client.admin_client import fetch_status
+from cluster.client.admin_client import ListedRequests, fetch_status
 from cluster.replica import start_report
 from cluster.replica.replica import Replica
 from cluster.replica.start_report import StartReport
@@ -71,7 +71,8 @@ async def test_a_replica_that_loads_is_named_with_its_bytes(config, model_folder
         assert "starting: decode-9: weights, " in as_table(status)
         (shown,) = as_data(status)["starting"]
         assert shown["total"] == total and shown["left_s"] is None
-        tables = {one.title: one.rows for one in sections_of(status, [], 60.0)}
+        nothing = ListedRequests([], [], {}, [])
+        tables = {one.title: one.rows for one in sections_of(status, nothing, 60.0)}
         row = next(row for row in tables["replicas"] if row[1] == "decode-9")
         assert row[2].startswith("starts: weights, ")
         timer.opened.set()
