@@ -12,8 +12,9 @@ from pathlib import Path
 
 import yaml
 
+from bench.core.process_sockets import listeners
 from bench.faults.cluster_faults import CHAT, COMPLETIONS, TENANTS, ClusterFault
-from bench.faults.slow_process import listener, slowed
+from bench.faults.slow_process import slowed
 from bench.faults.traffic import Traffic
 from bench.systems.server_process import ServerProcess, free_port, running
 from cluster.client.admin_client import fetch_status
@@ -48,7 +49,7 @@ class FaultyCluster:
             if self.kind.stopped:
                 replicas = (await fetch_status(self.grpc)).replicas
                 victim = min((one for one in replicas if one.role == "prefill"), key=lambda o: o.id)
-                pid = listener(int(victim.address.rsplit(":", 1)[1]))
+                pid = min(listeners(int(victim.address.rsplit(":", 1)[1])))
                 await stack.enter_async_context(slowed(pid, self.kind.stopped))
                 struck = victim.id
             await stack.enter_async_context(self.traffic.of(self.kind.extra))

@@ -107,7 +107,8 @@ def _explained(
     )
     cause = cause_of(len(slow), stages, pools, replicas, tenants, waits)
     facts = facts_of(cause, stages, pools, replicas, tenants)
-    endpoint, goes_on = slow[0].endpoint, max(one.at for one in everything) - end < _GOES_ON_S
+    endpoint, newest = slow[0].endpoint, max(one.at for one in everything)
+    goes_on = newest - end < _GOES_ON_S
     length = long_time(end - begin)
     when = (
         f"has been high for {length}" if goes_on else f"was high for {length}, and is as usual now"
@@ -118,7 +119,7 @@ def _explained(
     return TtftRise(
         endpoint=endpoint,
         begin=begin,
-        end=end,
+        end=min(end, newest),  # the last step may not be over
         slow_s=slow_s,
         usual_s=usual_s,
         requests=len(slow),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import os
 import re
@@ -10,17 +9,23 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.core.process_sockets import (
+    CONNECTED,
+    LISTENS,
+    holders,
+    listeners,
+    sockets_in,
+    sockets_of,
+)
 from tests.eventually import wait_until
 from tests.served_rows import faults_told
 
 START_TIMEOUT_S = 180
 STOP_TIMEOUT_S = 60
-# States of sockets in /proc/net/tcp.
-_LISTENS, _CONNECTED = "0A", "01"
 
 
 @dataclass
@@ -59,15 +64,14 @@ class Serving:
 
     def pids_of(self, address: str) -> set[int]:
         """The processes that listen on that address."""
-        port = int(address.rsplit(":", 1)[1])
-        return _holders({one.inode for one in _sockets_in(_LISTENS) if one.here[1] == port})
+        return listeners(int(address.rsplit(":", 1)[1]))
 
     def serving_me(self, address: str) -> set[int]:
         """The processes at the other end of this process's connections to that address."""
         port = int(address.rsplit(":", 1)[1])
-        found, mine = _sockets_in(_CONNECTED), _sockets(Path("/proc/self"))
+        found, mine = sockets_in(CONNECTED), sockets_of(Path("/proc/self"))
         ends = {one.here for one in found if one.inode in mine and one.there[1] == port}
-        return _holders({one.inode for one in found if one.there in ends and one.here[1] == port})
+        return holders({one.inode for one in found if one.there in ends and one.here[1] == port})
 
     def hosts(self) -> set[str]:
         """The addresses on which any of its processes listens."""
@@ -76,7 +80,7 @@ class Serving:
     def ports(self) -> set[str]:
         """Each host:port on which any of its processes listens."""
         held = self._held()
-        listening = (one for one in _sockets_in(_LISTENS) if one.inode in held)
+        listening = (one for one in sockets_in(LISTENS) if one.inode in held)
         return {f"{host}:{port}" for host, port in (one.here for one in listening)}
 
     def unix_sockets(self) -> set[str]:
@@ -88,7 +92,7 @@ class Serving:
     def _held(self) -> set[str]:
         """The inodes of the sockets of its processes."""
         pids = {self.process.pid, *self.below()}
-        return set().union(*(_sockets(Path(f"/proc/{pid}")) for pid in pids))
+        return set().union(*(sockets_of(Path(f"/proc/{pid}")) for pid in pids))
 
     def below(self) -> set[int]:
         """The processes that it started, and theirs."""
@@ -174,45 +178,3 @@ def _found(pattern: str, text: str) -> str:
     match = re.search(pattern, text)
     assert match, text
     return match.group(1)
-
-
-@dataclass(frozen=True)
-class _Socket:
-    """A TCP socket, with host and port of both ends."""
-
-    inode: str
-    here: tuple[str, int]
-    there: tuple[str, int]
-
-
-def _sockets_in(state: str) -> list[_Socket]:
-    """Every TCP socket in that state."""
-    tables = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
-    rows = [line.split() for table in tables for line in table.read_text().splitlines()[1:]]
-    ends = [(row[9], _endpoint(row[1]), _endpoint(row[2])) for row in rows if row[3] == state]
-    return [_Socket(*one) for one in ends]
-
-
-def _holders(inodes: set[str]) -> set[int]:
-    """The processes that hold one of these sockets."""
-    entries = (entry for entry in Path("/proc").iterdir() if entry.name.isdigit())
-    return {int(entry.name) for entry in entries if _sockets(entry) & inodes}
-
-
-def _endpoint(text: str) -> tuple[str, int]:
-    """What /proc has as hexadecimal words in the byte order of the host."""
-    host, port = text.split(":")
-    words = [bytes.fromhex(host[at : at + 8])[::-1] for at in range(0, len(host), 8)]
-    address = ipaddress.ip_address(b"".join(words))
-    mapped = getattr(address, "ipv4_mapped", None)
-    return str(mapped or address), int(port, 16)
-
-
-def _sockets(process: Path) -> set[str]:
-    """Inodes of the sockets that a process holds."""
-    links = []
-    with suppress(OSError):
-        for link in list((process / "fd").iterdir()):
-            with suppress(OSError):  # it was closed since
-                links.append(str(link.readlink()))
-    return {link[8:-1] for link in links if link.startswith("socket:[")}

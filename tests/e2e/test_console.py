@@ -17,6 +17,7 @@ from cluster.tenants.hashed_keys import hash_of
 from engine.errors import Cancelled, TandemError
 from tandem_client import Client
 from tests.e2e.browser import DESKTOP, PHONE, browser, needs_chromium, page_of, serious
+from tests.e2e.meanwhile import meanwhile
 from tests.e2e.serving import serve
 from tests.eventually import eventually
 
@@ -66,8 +67,7 @@ async def console(url, *, key=OPERATOR, hash="", **options):
         yield page
 
 
-@asynccontextmanager
-async def traffic(url):
+def traffic(url):
     """Requests of both endpoints while the block runs."""
 
     async def ask(number):
@@ -80,14 +80,7 @@ async def traffic(url):
                 answer = await client.post(f"{url}v1/completions", json=body)
                 assert answer.status_code == 200, answer.text
 
-    tasks = [asyncio.create_task(ask(number)) for number in range(2)]
-    try:
-        yield
-    finally:
-        for task in tasks:
-            task.cancel()
-        done = await asyncio.gather(*tasks, return_exceptions=True)
-        assert all(isinstance(one, asyncio.CancelledError) for one in done), done
+    return meanwhile(ask(0), ask(1))
 
 
 async def show(page, name):

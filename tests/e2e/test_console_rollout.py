@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from tests.e2e.browser import browser, needs_chromium, page_of, serious
+from tests.e2e.meanwhile import meanwhile
 from tests.e2e.serving import serve
 from tests.eventually import eventually
 
@@ -102,8 +103,7 @@ async def test_a_stall_shows_while_it_lasts(serving):
         assert await serious(page) == []
 
 
-@asynccontextmanager
-async def traffic(url):
+def traffic(url):
     """Requests to the endpoint that has the canary, while the block runs."""
 
     async def ask():
@@ -114,14 +114,7 @@ async def traffic(url):
                     answer = await client.post(f"{url}/completions", json=body)
                     assert answer.status_code in (200, 429, 503), answer.text
 
-    tasks = [asyncio.create_task(ask()) for _ in range(2)]
-    try:
-        yield
-    finally:
-        for task in tasks:
-            task.cancel()
-        done = await asyncio.gather(*tasks, return_exceptions=True)
-        assert all(isinstance(one, asyncio.CancelledError) for one in done), done
+    return meanwhile(ask(), ask())
 
 
 class Configuration:

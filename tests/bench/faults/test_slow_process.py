@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from bench.faults.slow_process import listener, slowed
+from bench.faults.slow_process import slowed
 from tests.eventually import eventually
 
 
@@ -39,13 +37,3 @@ async def test_the_end_of_the_process_is_no_fault(process):
     process.communicate()
     async with slowed(process.pid, 0.5):
         pass
-
-
-def test_the_listener_of_a_port_is_found():
-    with socket.socket() as mine:
-        mine.bind(("127.0.0.1", 0))
-        mine.listen()
-        port = mine.getsockname()[1]
-        assert listener(port) == os.getpid()
-    with pytest.raises(LookupError):
-        listener(port)

@@ -45,6 +45,7 @@ def test_a_slow_replica_is_named(seed, begin, length):
         assert abs(one.begin - BEGIN - begin) <= 60
         assert "prefill replica was slow: prefill#1 (" in one.words
         assert "has been high" in one.words
+        assert one.end <= BEGIN + begin + length
 
 
 @few
