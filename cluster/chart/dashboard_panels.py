@@ -47,7 +47,7 @@ PANELS = (
         (quantile(router.TTFMT, 0.5, "endpoint"), quantile(router.TTFMT, 0.95, "endpoint")),
     ),
     Panel(
-        "First tokens over their budget",
+        "Time to the first token over its budget",
         "percentunit",
         (quantile(router.TTFT_OF_BUDGET, 0.95, "endpoint"),),
     ),
@@ -109,14 +109,7 @@ PANELS = (
         "none",
         tuple(quantile(router.PREDICTION, part, "endpoint") for part in (0.05, 0.5, 0.95)),
     ),
-    Panel(
-        "Cancels",
-        "s",
-        (
-            quantile(router.TIME_TO_CANCEL, 0.95, legend="time to cancel p95"),
-            per_second(router.TIME_TO_CANCEL, legend="cancels per second"),
-        ),
-    ),
+    Panel("Time to cancel", "s", (quantile(router.TIME_TO_CANCEL, 0.95),)),
     Panel(
         "Tokens per second",
         "short",
@@ -184,13 +177,11 @@ PANELS = (
         ),
     ),
     Panel(
-        "Stragglers and failover pauses, p95",
-        "none",
-        (
-            quantile(STRAGGLER, 0.95, "endpoint", legend="part of steps as straggler"),
-            quantile(FAILOVER_PAUSE, 0.95, "endpoint", legend="failover pause, s"),
-        ),
+        "Part of its steps in which a request is the straggler",
+        "percentunit",
+        (quantile(STRAGGLER, 0.95, "endpoint"),),
     ),
+    Panel("Failover pause", "s", (quantile(FAILOVER_PAUSE, 0.95, "endpoint"),)),
     Panel("KV transferred", "Bps", (per_second(decode.TRANSFER_BYTES, legend="bytes"),)),
     Panel(
         "Transfers and links",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cluster.chart.metric_catalogue import RAY_PREFIX
+from cluster.chart.metric_catalogue import RAY_PREFIX, exact_sum
 from engine.telemetry import Counter, Gauge, Histogram, Metric
 
 # The variables above the panels; each is a label of the metrics that it selects.
@@ -39,8 +39,8 @@ def quantile(metric: Histogram, part: float, *by: str, legend: str = "") -> Quer
 def mean(metric: Histogram, *by: str, legend: str = "mean") -> Query:
     """The mean of a histogram's observations."""
     total, count = (
-        _sum(metric, by, f"rate({_selected(metric, ending)}[{_RANGE}])")
-        for ending in ("_sum", "_count")
+        _sum(metric, by, f"rate({series}{_chosen(metric)}[{_RANGE}])")
+        for series in (exact_sum(metric), f"{RAY_PREFIX}{metric.name}_count")
     )
     return Query(f"{total} / {count}", _legend(by, legend))
 
@@ -62,8 +62,12 @@ def share(part: Counter, whole: Counter, *by: str) -> Query:
 
 def _selected(metric: Metric, ending: str = "") -> str:
     """A metric's series, of the endpoints and tenants selected above the panels."""
+    return f"{RAY_PREFIX}{metric.name}{ending}{_chosen(metric)}"
+
+
+def _chosen(metric: Metric) -> str:
     chosen = ",".join(f'{label}=~"${label}"' for label in CHOSEN if label in metric.labels)
-    return f"{RAY_PREFIX}{metric.name}{ending}" + (f"{{{chosen}}}" if chosen else "")
+    return f"{{{chosen}}}" if chosen else ""
 
 
 def _sum(metric: Metric, by: Sequence[str], expr: str) -> str:

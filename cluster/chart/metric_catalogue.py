@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import import_module
 
+from cluster.telemetry.backends import EXACT_SUM
 from engine.telemetry import Metric
 
 RAY_PREFIX = "ray_"
@@ -77,6 +78,17 @@ def samples(metric: Metric) -> dict[str, tuple[str, ...]]:
         f"{metric.name}_sum": metric.labels,
         f"{metric.name}_count": metric.labels,
     }
+
+
+def exact_sum(metric: Metric) -> str:
+    """The series of a histogram's sum that comes from Ray; `_sum` there is a guess."""
+    return f"{RAY_PREFIX}{metric.name}{EXACT_SUM}_total"
+
+
+def ray_samples(metric: Metric) -> dict[str, tuple[str, ...]]:
+    """The series of a metric as Prometheus reads them from Ray, each with its labels."""
+    found = {RAY_PREFIX + name: labels for name, labels in samples(metric).items()}
+    return found | ({exact_sum(metric): metric.labels} if metric.kind == "histogram" else {})
 
 
 def unit(metric: Metric) -> str:

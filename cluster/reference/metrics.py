@@ -14,9 +14,10 @@ _INTRODUCTION = """\
 Units are base units, and the name ends in them; counters end in `_total`. A router's own page
 (`GET /metrics`) has what it counts under these names. Every process exports through Ray, with the
 prefix `ray_`: from Ray's metrics endpoint come `ray_tandem_requests_total`, and of a histogram such
-as `tandem_ttft_seconds` the series `ray_tandem_ttft_seconds_bucket` (with `le`), `…_sum` and
-`…_count`. Ray adds labels of its own, such as `WorkerId` and `NodeAddress`: sum them away. The
-alerts and the dashboard of the chart use Ray's names.
+as `tandem_ttft_seconds` the series `ray_tandem_ttft_seconds_bucket` (with `le`), `…_sum`, `…_count`
+and `…_exact_sum_total`. Ray computes `…_sum` from the middles of the buckets. Ray adds labels of
+its own, such as `WorkerId` and `NodeAddress`: sum them away. The alerts and the dashboard of the
+chart use Ray's names.
 
 No label has a request's id. `endpoint` and `lane` are configured ones, or `other` for a request
 that named an endpoint which is not there. `tenant` is one of at most `router.metric_tenants` names,

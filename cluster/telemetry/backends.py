@@ -16,6 +16,8 @@ log = logging.getLogger(__name__)
 
 CONTENT_TYPE = prometheus_client.CONTENT_TYPE_LATEST
 
+# What a counter of a histogram's sum has after the histogram's name, before Ray's `_total`.
+EXACT_SUM = "_exact_sum"
 
 # Bound: how long a recording for Ray waits, which exports every few seconds.
 _FLUSH_S = 0.5
@@ -54,7 +56,9 @@ class RayBackend:
 
     Ray exports them from each node with its own prefix: `ray_tandem_…`. A recording costs Ray some
     20 µs, so counters are added up here, and gauges keep their last value, until `flush`. A thread
-    of the backend flushes every `flush_s`.
+    of the backend flushes every `flush_s`. Ray passes a histogram on as counts of buckets, and
+    takes the middle of its bucket for each value: its `_sum` is a guess. So each histogram has a
+    counter of its sum, too.
     """
 
     def __init__(self, api: Any, flush_s: float = _FLUSH_S) -> None:
@@ -75,13 +79,21 @@ class RayBackend:
             histogram = self._api.Histogram(
                 metric.name, metric.description, boundaries=list(metric.buckets), tag_keys=names
             )
-            return lambda value, labels: histogram.observe(value, _tags(names, labels))
+            add = self._counter(metric.name + EXACT_SUM, f"Sum of {metric.name}.", names)
+
+            def observe(value: float, labels: tuple[str, ...]) -> None:
+                histogram.observe(value, _tags(names, labels))
+                add(value, labels)
+
+            return observe
         if metric.kind == "gauge":
             gauge = self._api.Gauge(metric.name, metric.description, tag_keys=names)
             return self._last(lambda value, labels: gauge.set(value, _tags(names, labels)))
         # Ray adds the suffix itself.
-        name = metric.name.removesuffix("_total")
-        counter = self._api.Counter(name, metric.description, tag_keys=names)
+        return self._counter(metric.name.removesuffix("_total"), metric.description, names)
+
+    def _counter(self, name: str, description: str, names: tuple[str, ...]) -> Sink:
+        counter = self._api.Counter(name, description, tag_keys=names)
         return self._sum(lambda value, labels: counter.inc(value, _tags(names, labels)))
 
     def flush(self) -> None:

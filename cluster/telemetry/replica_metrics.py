@@ -34,14 +34,18 @@ START = Gauge(
 
 
 def show(load: ReplicaLoad, role: ReplicaRole, replica: str, max_batch: int) -> None:
-    """Set the gauges to the load of a replica; `max_batch` is the configured one."""
+    """Set the gauges to the load of a replica; `max_batch` is the configured one.
+
+    A prefill replica has no decode batch.
+    """
     labels = {"role": role, "replica": replica}
     WAITING.set(load.waiting, **labels)
     ACTIVE.set(load.running, **labels)
     for state in _STATES:
         BLOCKS.set(getattr(load, f"blocks_{state}"), **labels, state=state)
-    BATCH_LIMIT.set(load.batch_limit, **labels)
-    OCCUPANCY.set(load.streams / max_batch, **labels)
+    if role != "prefill":
+        BATCH_LIMIT.set(load.batch_limit, **labels)
+        OCCUPANCY.set(load.streams / max_batch, **labels)
 
 
 def show_start(start_s: Mapping[str, float], role: ReplicaRole, replica: str) -> None:

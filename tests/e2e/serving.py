@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,6 +72,15 @@ class Serving:
         found, mine = sockets_in(CONNECTED), sockets_of(Path("/proc/self"))
         ends = {one.here for one in found if one.inode in mine and one.there[1] == port}
         return holders({one.inode for one in found if one.there in ends and one.here[1] == port})
+
+    def session(self) -> Path:
+        """The session folder of its Ray, as its processes were told."""
+        for pid in self.below():
+            with suppress(OSError):
+                command = Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
+                if found := re.search(r"session[_-]dir[= ](\S+)", command):
+                    return Path(found.group(1))
+        raise AssertionError("no Ray process names its session folder")
 
     def hosts(self) -> set[str]:
         """The addresses on which any of its processes listens."""

@@ -136,9 +136,12 @@ class FakeRayMetric:
 
     def inc(self, value: float, tags: dict[str, str]) -> None:
         assert value > 0
+        self.set(value, tags)
+
+    def set(self, value: float, tags: dict[str, str]) -> None:
         self.calls.append((value, tags))
 
-    set = observe = inc
+    observe = set
 
 
 class FakeRayApi:
@@ -159,6 +162,23 @@ def test_ray_gets_tags_and_names_without_the_suffix_it_adds(counter: Counter) ->
     made = next(metric for metric in FakeRayApi.made if metric.name == "tandem_test_requests")
     assert made.options == {"tag_keys": ("role",)}
     assert made.calls == [(3, {"role": "prefill"})]
+
+
+def test_ray_gets_the_sum_of_a_histogram_as_a_counter() -> None:
+    histogram = Histogram("tandem_test_seconds", "Time.", ("role",))
+    backend = RayBackend(FakeRayApi)
+    telemetry.install(backend)
+    try:
+        for seconds in (0.0, 0.5, 0.11):
+            histogram.observe(seconds, role="prefill")
+    finally:
+        telemetry.uninstall(backend)
+        telemetry.forget(histogram)
+        backend.close()
+    made = {metric.name: metric for metric in FakeRayApi.made}
+    labels = {"role": "prefill"}
+    assert made["tandem_test_seconds"].calls == [(0.0, labels), (0.5, labels), (0.11, labels)]
+    assert made["tandem_test_seconds_exact_sum"].calls == [(0.61, labels)]
 
 
 def test_importing_the_engine_s_metrics_loads_no_backend() -> None:

@@ -12,9 +12,13 @@ _WORKERS = ("a1", "b2")
 
 @dataclass(frozen=True)
 class Case:
-    """Series as Prometheus has them; `labels` are those of the alert that fires."""
+    """Series as Prometheus has them; `labels` are those of the alert that fires.
+
+    `minute` is the first in which it fires: its condition has held for as long as it has to.
+    """
 
     alert: str
+    minute: int
     fires: Samples
     calm: Samples
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -59,7 +63,9 @@ def queue_wait(seconds: tuple[float, float], lane: str = "interactive") -> Sampl
     where = {"endpoint": "chat", "lane": lane, "tenant": "default", "stage": "queue"}
     before_s, after_s = (60 * wait for wait in seconds)
     return {
-        **workers("tandem_stage_seconds_sum", rising((before_s, 70), (after_s, 15)), **where),
+        **workers(
+            "tandem_stage_seconds_exact_sum_total", rising((before_s, 70), (after_s, 15)), **where
+        ),
         **workers("tandem_stage_seconds_count", rising((60, 85)), **where),
     }
 
@@ -99,7 +105,9 @@ def batch(requests: tuple[float, float], running: tuple[float, float]) -> Sample
     """Six hundred steps a minute of so many requests, and how many are in the routers."""
     before, after = (600 * count for count in requests)
     return {
-        **workers("tandem_decode_batch_requests_sum", rising((before, 70), (after, 15))),
+        **workers(
+            "tandem_decode_batch_requests_exact_sum_total", rising((before, 70), (after, 15))
+        ),
         **workers("tandem_decode_batch_requests_count", rising((600, 85))),
         name("tandem_router_running_requests", WorkerId="c3"): steady(
             (running[0], 71), (running[1], 15)
@@ -130,20 +138,22 @@ WELL = {"0.5": 90.0, "0.9": 96.0, "1.0": 99.0, "1.1": 100.0, "+Inf": 100.0}
 LATE = {"0.5": 10.0, "0.9": 60.0, "1.0": 90.0, "1.1": 98.0, "+Inf": 100.0}
 
 CASES = (
-    Case("TandemFirstTokensNearBudget", of_budget(**NEAR), of_budget(**WELL), CHAT),
+    Case("TandemFirstTokensNearBudget", 6, of_budget(**NEAR), of_budget(**WELL), CHAT),
     Case(
         "TandemFirstTokensLate",
+        6,
         of_budget(**LATE),
         of_budget(**NEAR),
         CHAT,
         also=("TandemFirstTokensNearBudget",),
     ),
-    Case("TandemQueueWaitRising", queue_wait((0.05, 0.3)), queue_wait((0.01, 0.06)), CHAT),
-    Case("TandemArrivingLate", arrival_lag(0.2), arrival_lag(0.05), {"front_end": "grpc"}),
-    Case("TandemPredictionOff", predicted(0.25), predicted(0.9), CHAT),
-    Case("TandemPredictionOff", predicted(4.0), predicted(1.1), CHAT),
+    Case("TandemQueueWaitRising", 77, queue_wait((0.05, 0.3)), queue_wait((0.01, 0.06)), CHAT),
+    Case("TandemArrivingLate", 6, arrival_lag(0.2), arrival_lag(0.05), {"front_end": "grpc"}),
+    Case("TandemPredictionOff", 11, predicted(0.25), predicted(0.9), CHAT),
+    Case("TandemPredictionOff", 11, predicted(4.0), predicted(1.1), CHAT),
     Case(
         "TandemIdleConnectionsClosed",
+        8,
         workers(
             "tandem_refused_connections_total", rising((6, 30)), listener="http", reason="evicted"
         ),
@@ -157,47 +167,55 @@ CASES = (
     ),
     Case(
         "TandemRefusing",
+        8,
         workers("tandem_refused_total", rising((6, 30)), endpoint="chat", reason="ttft"),
         workers("tandem_refused_total", rising((2, 30)), endpoint="chat", reason="ttft"),
         {"endpoint": "chat", "reason": "ttft"},
     ),
     Case(
         "TandemFailing",
+        6,
         outcomes(ok=100, Internal=4, ReplicaLost=4),
         outcomes(ok=100, NotFound=50, cancelled=50, Refused=50, Internal=4),
     ),
-    Case("TandemBatchCollapsed", batch((32, 4), (40, 40)), batch((32, 4), (40, 5))),
+    Case("TandemBatchCollapsed", 79, batch((32, 4), (40, 40)), batch((32, 4), (40, 5))),
     Case(
         "TandemBlocksNearlyGone",
+        10,
         blocks(free=1, cached=2, used=90, leased=7, quarantined=0, orphaned=0),
         blocks(free=0, cached=40, used=60, leased=0, quarantined=0, orphaned=0),
         DECODE,
     ),
     Case(
         "TandemEvictionSpike",
+        73,
         workers("tandem_prefix_evictions_total", rising((6, 70), (300, 9)), pool="prefill"),
         workers("tandem_prefix_evictions_total", rising((300, 79)), pool="prefill"),
         {"pool": "prefill"},
     ),
     Case(
         "TandemOrphanedBlocks",
+        1,
         blocks(free=90, cached=7, orphaned=3),
         blocks(free=90, cached=10, orphaned=0),
         DECODE,
     ),
     Case(
         "TandemReplicaFlapping",
+        6,
         losses(rising((1, 20)), replicas=1),
         losses(rising((0, 5), (1, 4), (0, 11)), replicas=4),
         {"role": "decode"},
     ),
     Case(
         "TandemStepsFail",
+        11,
         {name("tandem_prefill_step_failures_total", WorkerId="a1"): steady((None, 10), (1, 3))},
         {name("tandem_prefill_step_failures_total", WorkerId="a1"): steady((3, 60))},
     ),
     Case(
         "TandemStepsFail",
+        12,
         workers("tandem_decode_step_failures_total", rising((0, 10), (1, 3))),
         workers("tandem_decode_step_failures_total", steady((3, 60))),
     ),

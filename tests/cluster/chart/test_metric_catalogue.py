@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from cluster.chart.metric_catalogue import SOURCES, all_metrics, samples, unit
+from cluster.chart.metric_catalogue import SOURCES, all_metrics, ray_samples, samples, unit
 
 ROOT = Path(__file__).resolve().parents[3]
 PACKAGES = ("cluster", "decode_pool", "engine", "kv_transfer", "prefill_pool")
@@ -50,3 +50,6 @@ def test_a_histogram_is_three_series() -> None:
         "tandem_stage_seconds_sum": labels,
         "tandem_stage_seconds_count": labels,
     }
+    through_ray = {"ray_" + name: labels for name, labels in samples(histogram).items()}
+    exact = {"ray_tandem_stage_seconds_exact_sum_total": labels}
+    assert ray_samples(histogram) == through_ray | exact
