@@ -6,6 +6,7 @@ output that another replica sent.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
@@ -89,6 +90,12 @@ class DecodeServicer:
             held_s = job.collected_s - arrived_s
             sink.put(CallEvent(retired=_retired(job, decode_s, held_s)))
             log.info("decode ended", extra=_ending(job, decode_s))
+        except asyncio.CancelledError:
+            # The replica has worked for it, which its row tells.
+            job.end_steps()
+            if job.steps.steps:
+                sink.put(CallEvent(retired=_retired(job, 0.0, 0.0)))
+            raise
         finally:
             self._reports.end(sequence)
             self._loop.release(job)

@@ -26,7 +26,7 @@ from protos import calls_pb2 as protos_dot_calls__pb2
 from tandem_client.protos import inference_pb2 as tandem__client_dot_protos_dot_inference__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14protos/journal.proto\x12\x12tandem.internal.v1\x1a\x12protos/calls.proto\x1a$tandem_client/protos/inference.proto\"\xac\x01\n\x10JournaledRequest\x12+\n\x07request\x18\x01 \x01(\x0b\x32\x1a.tandem.v1.GenerateRequest\x12#\n\x07started\x18\x02 \x01(\x0b\x32\x12.tandem.v1.Started\x12\x0c\n\x04note\x18\x03 \x01(\t\x12\x12\n\narrived_at\x18\x04 \x01(\x01\x12\x16\n\x0emodel_identity\x18\x05 \x01(\t\x12\x0c\n\x04\x66orm\x18\x06 \x01(\t\"\xd8\x01\n\x0eJournaledEvent\x12#\n\x06tokens\x18\x01 \x01(\x0b\x32\x11.tandem.v1.TokensH\x00\x12%\n\x07summary\x18\x02 \x01(\x0b\x32\x12.tandem.v1.SummaryH\x00\x12.\n\x07\x66\x61ilure\x18\x03 \x01(\x0b\x32\x1b.tandem.internal.v1.FailureH\x00\x12\x37\n\x05\x66irst\x18\x04 \x01(\x0b\x32#.tandem.internal.v1.FirstTokenTimesH\x01\x88\x01\x01\x42\x07\n\x05\x65ventB\x08\n\x06_first\"\xa6\x01\n\x0f\x46irstTokenTimes\x12\x0f\n\x07queue_s\x18\x01 \x01(\x01\x12\x11\n\tprefill_s\x18\x02 \x01(\x01\x12\x0e\n\x06ttft_s\x18\x03 \x01(\x01\x12\x15\n\rcached_tokens\x18\x04 \x01(\r\x12\x16\n\x0e\x64\x65\x63ode_replica\x18\x05 \x01(\t\x12\x17\n\x0fprefill_replica\x18\x06 \x01(\t\x12\x17\n\x0fprefill_share_s\x18\x07 \x01(\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14protos/journal.proto\x12\x12tandem.internal.v1\x1a\x12protos/calls.proto\x1a$tandem_client/protos/inference.proto\"\xeb\x01\n\x10JournaledRequest\x12+\n\x07request\x18\x01 \x01(\x0b\x32\x1a.tandem.v1.GenerateRequest\x12#\n\x07started\x18\x02 \x01(\x0b\x32\x12.tandem.v1.Started\x12\x0c\n\x04note\x18\x03 \x01(\t\x12\x12\n\narrived_at\x18\x04 \x01(\x01\x12\x16\n\x0emodel_identity\x18\x05 \x01(\t\x12\x0c\n\x04\x66orm\x18\x06 \x01(\t\x12\x12\n\nadmitted_s\x18\x07 \x01(\x01\x12\x14\n\x0cx_request_id\x18\x08 \x01(\t\x12\x13\n\x0btraceparent\x18\t \x01(\t\"\xea\x01\n\x0eJournaledEvent\x12#\n\x06tokens\x18\x01 \x01(\x0b\x32\x11.tandem.v1.TokensH\x00\x12%\n\x07summary\x18\x02 \x01(\x0b\x32\x12.tandem.v1.SummaryH\x00\x12.\n\x07\x66\x61ilure\x18\x03 \x01(\x0b\x32\x1b.tandem.internal.v1.FailureH\x00\x12\x37\n\x05\x66irst\x18\x04 \x01(\x0b\x32#.tandem.internal.v1.FirstTokenTimesH\x01\x88\x01\x01\x12\x10\n\x08\x61\x66ter_ms\x18\x05 \x01(\rB\x07\n\x05\x65ventB\x08\n\x06_first\"\xb6\x01\n\x0f\x46irstTokenTimes\x12\x0f\n\x07queue_s\x18\x01 \x01(\x01\x12\x11\n\tprefill_s\x18\x02 \x01(\x01\x12\x0e\n\x06ttft_s\x18\x03 \x01(\x01\x12\x15\n\rcached_tokens\x18\x04 \x01(\r\x12\x16\n\x0e\x64\x65\x63ode_replica\x18\x05 \x01(\t\x12\x17\n\x0fprefill_replica\x18\x06 \x01(\t\x12\x17\n\x0fprefill_share_s\x18\x07 \x01(\x01\x12\x0e\n\x06sent_s\x18\x08 \x01(\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,9 +34,9 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'protos.journal_pb2', _globa
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_JOURNALEDREQUEST']._serialized_start=103
-  _globals['_JOURNALEDREQUEST']._serialized_end=275
-  _globals['_JOURNALEDEVENT']._serialized_start=278
-  _globals['_JOURNALEDEVENT']._serialized_end=494
-  _globals['_FIRSTTOKENTIMES']._serialized_start=497
-  _globals['_FIRSTTOKENTIMES']._serialized_end=663
+  _globals['_JOURNALEDREQUEST']._serialized_end=338
+  _globals['_JOURNALEDEVENT']._serialized_start=341
+  _globals['_JOURNALEDEVENT']._serialized_end=575
+  _globals['_FIRSTTOKENTIMES']._serialized_start=578
+  _globals['_FIRSTTOKENTIMES']._serialized_end=760
 # @@protoc_insertion_point(module_scope)

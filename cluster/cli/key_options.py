@@ -11,8 +11,9 @@ def add_arguments(keys: argparse.ArgumentParser) -> None:
     keys.add_argument(
         "name", nargs="?", help="add: the tenant; remove: the first 8 digits or more of the hash"
     )
+    operator = "`status`, `top`, `requests`, `explain`, `role`, `rollout`, `purge` and `stop`"
     for flag, text in (
-        ("--operator", "add: a key for `status`, `role`, `rollout`, `purge` and `stop`"),
+        ("--operator", f"add: a key for {operator}"),
         ("--metrics", "add: a key for `/metrics` alone"),
     ):
         keys.add_argument(flag, metavar="NAME", help=text)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from cluster.client.admin_client import ListedRequests
 
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_TIMES = ("queue_s", "prefill_s", "first_flush_s", "ttft_s", "gap_p95_s", "ttlt_s")
+_TIMES = ("queue_s", "prefill_s", "first_flush_s", "ttft_s", "itl_p95_s", "ttlt_s")
 _COLUMNS = (
     *("received", "request", "endpoint", "tenant", "outcome", "prefill", "decode"),
     *("prompt", "tokens", "queue", "prefill", "flush", "TTFT", "ITL p95", "TTLT"),
@@ -65,15 +65,14 @@ def list_requests(options: argparse.Namespace) -> int:
 
 
 def explain(options: argparse.Namespace) -> int:
-    """Print where the time of one request went; NotFound if no router has such a row."""
+    """Print where the time of one request went, or goes; NotFound if no router knows it."""
     from cluster.cli.waterfall import explained
     from engine.errors import NotFound
 
     rows = _fetch(options, request_id=options.request).rows
     if not rows:
         raise NotFound(
-            f"no request {options.request!r} that ended is remembered; it may run, or have ended "
-            "too long ago"
+            f"no request {options.request!r} runs or is remembered; it may have ended too long ago"
         )
     print(json.dumps(rows, indent=2) if options.json else "\n\n".join(map(explained, rows)))
     return 0

@@ -123,7 +123,7 @@ class Console:
         return json_answer(answer, headers=HEADERS)
 
     async def request(self, request: Request) -> Response:
-        """All of one request that ended."""
+        """All of one request: of one that ended, or else of one that runs."""
         self._check_view(request)
         query = _only(request, ("id", "tenant"))
         request_id = _required(query.get("id", ""), "id")
@@ -131,8 +131,7 @@ class Console:
         found = await self._source.listed(wanted)
         if not found.rows:
             raise NotFound(
-                f"no request {shown(request_id)} that ended is remembered"
-                + unanswered(found.silent)
+                f"no request {shown(request_id)} runs or is remembered" + unanswered(found.silent)
             )
         return json_answer(found.rows[0], headers=HEADERS)
 

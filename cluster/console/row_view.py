@@ -13,7 +13,7 @@ from cluster.telemetry.requests.stages import stages_of
 
 _SHOWN = (
     *("request_id", "endpoint", "tenant", "lane", "config", "arm", "outcome", "refused_for"),
-    *("reason", "received_at", "total_s", "ttft_s", "ttlt_s", "gap_p95_s", "prompt_tokens"),
+    *("reason", "received_at", "total_s", "ttft_s", "ttlt_s", "itl_p95_s", "prompt_tokens"),
     *("completion_tokens", "prefill_replica", "decode_replica", "route", "failovers"),
 )
 _TEXTS = ("prompt", "answer")

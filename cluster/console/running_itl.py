@@ -57,7 +57,7 @@ class RunningItl:
         longest_s = max((one.longest_stall_s or 0.0 for one in row.choices), default=0.0)
         if longest_s <= self.longest_s:
             return None, 0.0
-        return longest_s if self.longest_s else row.choices[0].gap_p95_s, longest_s
+        return longest_s if self.longest_s else row.choices[0].itl_p95_s, longest_s
 
 
 def evenly(ranked: Sequence[float], most: int) -> Sequence[float]:

@@ -18,6 +18,8 @@ from cluster.display_text import exact_time, plain
 _LEAST_S = 1e-3
 # The shortest time in the router outside its queue that gets a sentence.
 _LEAST_OUTSIDE_S = 1e-2
+# The shortest time that is not written as zero.
+_SHOWN_S = 5e-5
 # What offered KV waited for (`decode_pool/entry.py`), and for how long behind which requests.
 _AT_DECODE = {
     "blocks": "{decode} had too few free KV blocks for it for {time}{behind}.",
@@ -78,10 +80,11 @@ def _heading(row: Row) -> Iterator[str]:
         + (f" ({row['arm']})" if "arm" in row else "")
         + (f", router {row['router']}" if "router" in row else "")
     )
-    took = exact_time(row["total_s"]) if "total_s" in row else "-"
-    prompt, answer = row.get("prompt_tokens", "-"), row.get("completion_tokens", 0)
+    took = f"ended after {exact_time(row['total_s'])}" if "total_s" in row else "still running"
+    prompt = counted(row.get("prompt_tokens", "-"), "prompt token")
+    answer = counted(row.get("completion_tokens", 0), "token")
     cost = f", cost {row['cost']:.3g}" if "cost" in row else ""
-    yield f"received {received}, ended after {took}; {prompt} prompt tokens, {answer} tokens{cost}"
+    yield f"received {received}, {took}; {prompt}, {answer}{cost}"
 
 
 def _choice_heading(choice: Row) -> str:
@@ -101,11 +104,12 @@ def _sentences(row: Row, choice: Row) -> Iterator[str]:
     yield from _largest(choice)
     yield from _waited(row)
     outside_s = took.get("admission", 0.0) - row.get("queued_s", 0.0)
-    if outside_s >= _LEAST_OUTSIDE_S and not choice["failovers"]:
+    other_router = any(not one["replica"] for one in choice.get("failover_spans", ()))
+    if outside_s >= _LEAST_OUTSIDE_S and not other_router:
         outside = exact_time(outside_s)
         yield f"{outside} passed in the router outside its queue: it was read and tokenised."
-    if "ttft_s" not in choice and "admitted_s" in choice:
-        without_s = row.get("total_s", 0.0) - choice["admitted_s"]
+    if "ttft_s" not in choice and "admitted_s" in choice and "total_s" in row:
+        without_s = row["total_s"] - choice["admitted_s"]
         yield f"It got no token in the {exact_time(without_s)} after its replicas were chosen."
     queue_s = choice.get("queue_s", 0.0) - choice.get("sent_s", choice.get("admitted_s", 0.0))
     behind = _behind(row, choice, "prefill_queue")
@@ -119,16 +123,29 @@ def _sentences(row: Row, choice: Row) -> Iterator[str]:
             time=exact_time(choice.get("decode_admission_s", took["decode_admission"])),
             behind=_behind(row, choice, "decode_admission"),
         )
-    yield from _lost_before_first_token(choice)
     yield from _transfer(choice, took)
     yield from _decode(choice)
+    yield from _lost(choice)
 
 
-def _lost_before_first_token(choice: Row) -> Iterator[str]:
+def _lost(choice: Row) -> Iterator[str]:
+    """Each failover: where it was, when it stopped, and for how long."""
     for one in choice.get("failover_spans", ()):
-        if one["replica"] and one["begin_s"] < choice.get("ttft_s", math.inf):
-            passed = exact_time(one["begin_s"])
-            yield f"{plain(one['replica'])} was lost {passed} after its arrival; it began again."
+        begin_s, pause_s = one["begin_s"], one["end_s"] - one["begin_s"]
+        where, passed = plain(one["replica"]) or "Its router", exact_time(begin_s)
+        if begin_s < choice.get("ttft_s", math.inf):
+            # Nobody knows when a router was lost that had passed on no token.
+            when, again = f" {passed} after its arrival", f"{exact_time(pause_s)} later"
+            if not one["replica"]:
+                when, again = " before its first token", f"{exact_time(one['end_s'])} after it came"
+            yield f"{where} was lost{when}; it began again {again}."
+        elif pause_s > 0:
+            after = f"from {passed} after its arrival on it got no token for {exact_time(pause_s)}."
+            yield f"{where} was lost: {after}"
+        else:
+            yield f"{where} was lost, and no token was late for that."
+    if choice["retries"]:
+        yield f"Full replicas refused it {_often(choice['retries'])} meanwhile."
 
 
 def _waited(row: Row) -> Iterator[str]:
@@ -137,16 +154,15 @@ def _waited(row: Row) -> Iterator[str]:
     reason = REASONS.get(row["waited_for"])
     why = reason.message if reason else plain(row["waited_for"])
     time_in = f" for {exact_time(row['queued_s'])}" if "queued_s" in row else ""
-    before = row.get("queued_before", "other")
+    before = counted(row["queued_before"], "request") if "queued_before" in row else "others"
     if row.get("stood_behind"):
         yield (
-            f"It waited in the router's queue{time_in} behind {before} requests; "
-            f"those waited because {why}."
+            f"It waited in the router's queue{time_in} behind {before}, which waited because {why}."
         )
     else:
         yield (
             f"It waited in the router's queue{time_in} because {why}; "
-            f"{before} requests were before it when it came."
+            f"{before} {'was' if row.get('queued_before') == 1 else 'were'} before it when it came."
         )
 
 
@@ -187,12 +203,16 @@ def _named(row: Row, blocker: Row) -> str:
 
 
 def _transfer(choice: Row, took: dict[str, float]) -> Iterator[str]:
-    if "transfer_bytes" not in choice:
+    if "transfer_bytes" not in choice or "ttft_s" not in choice:
         return
     delay_s = sum(took.get(stage, 0.0) for stage in ("offer", "decode_admission", "transfer"))
-    delay = exact_time(delay_s)
-    size = f"{choice['transfer_bytes'] / 1e6:.1f} MB"
-    yield f"Its KV ({size}) was handed over; that delayed its second token by {delay}."
+    moved = choice["transfer_bytes"]
+    size = f"{moved / 1e6:.1f} MB" if moved >= 1e5 else f"{moved / 1e3:.1f} kB"
+    delayed = ""
+    if choice.get("ttlt_s", 0.0) > choice["ttft_s"]:
+        delay = f"its second token by {exact_time(delay_s)}" if delay_s >= _SHOWN_S else "no token"
+        delayed = f"; that delayed {delay}"
+    yield f"Its KV ({size}) was handed over{delayed}."
 
 
 def _decode(choice: Row) -> Iterator[str]:
@@ -203,16 +223,21 @@ def _decode(choice: Row) -> Iterator[str]:
             f"in {share:.0f} % of them it had the most tokens."
         )
     if "longest_stall_s" in choice:
-        itl = f"p50 {exact_time(choice['gap_p50_s'])}, p95 {exact_time(choice['gap_p95_s'])}"
+        itl = f"p50 {exact_time(choice['itl_p50_s'])}, p95 {exact_time(choice['itl_p95_s'])}"
         yield f"Its ITL was {itl}; its longest stall was {exact_time(choice['longest_stall_s'])}."
     if choice["preemptions"]:
-        yield f"It lost its KV blocks {choice['preemptions']} times to requests before it."
-    if choice["failovers"]:
-        pause = exact_time(choice["failover_pause_s"])
-        retries = f", {choice['retries']} refusals by full replicas" if choice["retries"] else ""
-        yield f"It failed over {choice['failovers']} times, {pause} without tokens{retries}."
-    if choice["recomputed_tokens"]:
-        yield f"{choice['recomputed_tokens']} of its tokens were computed again."
+        yield f"It lost its KV blocks {_often(choice['preemptions'])} to requests before it."
+    if again := choice["recomputed_tokens"]:
+        yield f"{again:,} of its tokens {'was' if again == 1 else 'were'} computed again."
+
+
+def counted(number: object, thing: str) -> str:
+    """`1 request`, `2 requests`."""
+    return f"{number} {thing}{'' if number == 1 else 's'}"
+
+
+def _often(number: int) -> str:
+    return {1: "once", 2: "twice"}.get(number, f"{number} times")
 
 
 def _ending(row: Row) -> Iterator[str]:

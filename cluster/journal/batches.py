@@ -49,10 +49,11 @@ _ANSWERS = {ord(one.value): one for one in Appended}
 
 @dataclass(frozen=True, slots=True)
 class NewStream:
-    """The fields of a stream that is created."""
+    """The fields of a stream that is created. Its request arrived at `arrived_at` (epoch)."""
 
     request: bytes
     tenant: bytes
+    arrived_at: float = 0.0
 
 
 def part(

@@ -1,11 +1,14 @@
 """Entries of the journal as bytes, and back: tokens, the summary, or the failure of a stream.
 
 Nearly all entries are tokens alone. They have a form of their own, which takes a tenth of the time
-of protobuf. All others are a JournaledEvent. No protobuf message begins with a zero.
+of protobuf. All others are a JournaledEvent. No protobuf message begins with a zero or a one.
 
-    0 (1 byte) | choice (1) | finish reason (1) | index (4) | ids (4) | the ids (4 each) | text
+    1 (1 byte) | choice (1) | finish reason (1) | index (4) | ms (4) | the id (4) | text
+    0 (1 byte) | choice (1) | finish reason (1) | index (4) | ms (4) | ids (4) | the ids (4 each)
+               | text
 
-Numbers are big-endian, and the text is UTF-8.
+Numbers are big-endian, and the text is UTF-8. The ms count from the arrival of the request to the
+entry: another router that goes on with the stream learns when it stopped.
 """
 
 from __future__ import annotations
@@ -29,9 +32,9 @@ from tandem_client.protos import inference_pb2
 # What an entry holds. Other events are not journaled.
 JOURNALED = (Tokens, Summary, TandemError)
 Journaled = Tokens | Summary | TandemError
-_TOKENS = 0
-_HEAD = struct.Struct(">BBBII")
-_one_token = struct.Struct(">BBBIII").pack
+_SEVERAL, _ONE = 0, 1
+_HEAD = struct.Struct(">BBBIII")
+_MOST_MS = 2**32 - 1
 _REASONS: tuple[FinishReason | None, ...] = (None, "stop", "length")
 _REASON_CODES = {reason: code for code, reason in enumerate(_REASONS)}
 
@@ -40,7 +43,8 @@ _REASON_CODES = {reason: code for code, reason in enumerate(_REASONS)}
 class FirstTokenStages:
     """The stages of a choice up to its first token, in seconds, for the summary.
 
-    `decode_replica` computes the choice, and has its KV. `prefill_replica` computed the prompt.
+    `decode_replica` computes the choice, and has its KV. `prefill_replica` computed the prompt, and
+    was asked at `sent_s`.
     """
 
     queue_s: float
@@ -50,19 +54,22 @@ class FirstTokenStages:
     decode_replica: str = ""
     prefill_replica: str = ""
     prefill_share_s: float = 0.0
+    sent_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class JournalEntry:
     """An entry as it was read. `sequence` counts from 1; `sealed` are its bytes in Redis.
 
-    `first` stands with the first tokens of a choice.
+    `first` stands with the first tokens of a choice. `after_s` goes from the arrival of the request
+    to the entry, in whole ms.
     """
 
     sequence: int
     event: Journaled
     first: FirstTokenStages | None
     sealed: bytes
+    after_s: float = 0.0
 
     @property
     def last(self) -> bool:
@@ -71,11 +78,16 @@ class JournalEntry:
 
 
 def journaled_request(
-    request: GenerateRequest, started: Started, arrived_at: float, model_identity: str
+    request: GenerateRequest,
+    started: Started,
+    arrived_at: float,
+    model_identity: str,
+    admitted_s: float = 0.0,
 ) -> journal_pb2.JournaledRequest:
     """The record of a prepared request: with token ids, a seed and complete sampling.
 
-    It arrived at `arrived_at`, in seconds since the epoch. `model_identity` names the weights.
+    It arrived at `arrived_at`, in seconds since the epoch, and was admitted `admitted_s` later.
+    `model_identity` names the weights.
     """
     return journal_pb2.JournaledRequest(
         request=request_to_proto(request),
@@ -84,6 +96,9 @@ def journaled_request(
         arrived_at=arrived_at,
         model_identity=model_identity,
         form=started.form,
+        admitted_s=admitted_s,
+        x_request_id=request.trace.request_id,
+        traceparent=request.trace.parent,
     )
 
 
@@ -119,11 +134,12 @@ def merged(events: list[Event | TandemError]) -> list[Event | TandemError]:
     return result
 
 
-def entry_bytes(event: Journaled, first: FirstTokenStages | None) -> bytes:
-    """The event of an entry as bytes, without a seal."""
+def entry_bytes(event: Journaled, first: FirstTokenStages | None, after_s: float = 0.0) -> bytes:
+    """The event of an entry as bytes, without a seal; `after_s` since the request arrived."""
+    after_ms = min(max(0, round(1000 * after_s)), _MOST_MS)
     if isinstance(event, Tokens):
         if first is None and not event.sampled:
-            return _packed(event)
+            return _packed(event, after_ms)
         run = tokens_to_proto(
             event.choice, event.index, event.ids, event.text, event.finish_reason, event.sampled
         )
@@ -134,18 +150,21 @@ def entry_bytes(event: Journaled, first: FirstTokenStages | None) -> bytes:
             wire.first.decode_replica = first.decode_replica
             wire.first.prefill_share_s = first.prefill_share_s
             wire.first.prefill_replica = first.prefill_replica
+            wire.first.sent_s = first.sent_s
     elif isinstance(event, Summary):
         wire = journal_pb2.JournaledEvent(summary=event_to_proto(event).summary)
     else:
         wire = journal_pb2.JournaledEvent(failure=failure_to_proto(event))
+    wire.after_ms = after_ms
     return wire.SerializeToString()
 
 
 def read_entry(sequence: int, payload: bytes, sealed: bytes) -> JournalEntry | None:
     """The entry with these bytes; None where they cannot be read."""
     try:
-        if payload and payload[0] == _TOKENS:
-            return JournalEntry(sequence, _unpacked(payload), None, sealed)
+        if payload and payload[0] in (_SEVERAL, _ONE):
+            tokens, after_ms = _unpacked(payload)
+            return JournalEntry(sequence, tokens, None, sealed, after_ms / 1000)
         wire = journal_pb2.JournaledEvent.FromString(payload)
         event = _event(wire)
     except (DecodeError, Internal, struct.error, IndexError, UnicodeDecodeError):
@@ -161,8 +180,9 @@ def read_entry(sequence: int, payload: bytes, sealed: bytes) -> JournalEntry | N
             stages.decode_replica,
             stages.prefill_replica,
             stages.prefill_share_s,
+            stages.sent_s,
         )
-    return JournalEntry(sequence, event, first, sealed)
+    return JournalEntry(sequence, event, first, sealed, wire.after_ms / 1000)
 
 
 def _event(wire: journal_pb2.JournaledEvent) -> Journaled:
@@ -179,7 +199,7 @@ def _event(wire: journal_pb2.JournaledEvent) -> Journaled:
             raise Internal("an entry of a kind that this version does not know")
 
 
-def _packed(event: Tokens) -> bytes:
+def _packed(event: Tokens, after_ms: int) -> bytes:
     """Tokens without log-probabilities in their own form."""
     ids, reason = event.ids, _REASON_CODES[event.finish_reason]
     try:
@@ -187,14 +207,15 @@ def _packed(event: Tokens) -> bytes:
     except UnicodeEncodeError:
         text = valid_text(event.text).encode()
     if len(ids) == 1:
-        return _one_token(_TOKENS, event.choice, reason, event.index, 1, ids[0]) + text
-    head = _HEAD.pack(_TOKENS, event.choice, reason, event.index, len(ids))
+        return _HEAD.pack(_ONE, event.choice, reason, event.index, after_ms, ids[0]) + text
+    head = _HEAD.pack(_SEVERAL, event.choice, reason, event.index, after_ms, len(ids))
     return head + struct.pack(f">{len(ids)}I", *ids) + text
 
 
-def _unpacked(payload: bytes) -> Tokens:
-    """The tokens in their own form; raises struct.error, IndexError or UnicodeDecodeError."""
-    _, choice, reason, index, count = _HEAD.unpack_from(payload)
-    ids = struct.unpack_from(f">{count}I", payload, _HEAD.size)
+def _unpacked(payload: bytes) -> tuple[Tokens, int]:
+    """Tokens in their own form, and their ms; struct.error, IndexError or UnicodeDecodeError."""
+    kind, choice, reason, index, after_ms, last = _HEAD.unpack_from(payload)
+    count = 0 if kind == _ONE else last
+    ids = (last,) if kind == _ONE else struct.unpack_from(f">{count}I", payload, _HEAD.size)
     text = payload[_HEAD.size + 4 * count :].decode()
-    return Tokens(choice, index, ids, text, _REASONS[reason])
+    return Tokens(choice, index, ids, text, _REASONS[reason]), after_ms

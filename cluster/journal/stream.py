@@ -10,6 +10,7 @@ No I/O is here. `cluster/journal/writer.py` sends what is gathered.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -234,7 +235,7 @@ class JournaledStream:
         first = None
         if self._firsts and isinstance(event, Tokens):
             first = self._firsts.pop(event.choice, None)
-        payload = entry_bytes(event, first)
+        payload = entry_bytes(event, first, time.time() - self._new.arrived_at)
         self._entries.append(self._seal.framed(len(self._entries) + 1, self.fence, payload))
 
     def _tell(self) -> None:

@@ -166,7 +166,7 @@ class JournalWriter:
     ) -> JournaledStream:
         sealed = self._store.seal.sealed_request(stream_id, request)
         tenant = request.request.tenant or DEFAULT_TENANT
-        new = NewStream(sealed, tenant.encode())
+        new = NewStream(sealed, tenant.encode(), request.arrived_at)
         seal = self._store.seal.entries(stream_id)
         stream = JournaledStream(
             stream_id, fence, seal, new, on_event, on_lost, self._wake, entries

@@ -22,7 +22,7 @@ from cluster.router.stream_metrics import StreamMetrics
 from cluster.telemetry import router_metrics as metrics
 from cluster.telemetry.labels import Labels, RequestLabels
 from cluster.telemetry.request_log import RequestLog
-from cluster.telemetry.requests.row import ChoiceRow, RequestRow
+from cluster.telemetry.requests.row import RUNNING, ChoiceRow, RequestRow
 from cluster.telemetry.requests.row_metrics import count_row
 from engine.errors import Overloaded, TandemError
 from protos.status import one_line
@@ -44,7 +44,8 @@ class RequestAccount:
 
     `ttft_s` is the time to the first token of its first choice that has one. `streams` are those of
     its admitted choices, and `first_output` the tokens of the first one. With `timing` its client
-    gets the stages of each choice. `span` is that of its trace.
+    gets the stages of each choice. `span` is that of its trace. `ended_elsewhere` are choices whose
+    last token another router passed on.
     """
 
     request_id: str
@@ -60,6 +61,7 @@ class RequestAccount:
     first_output: Sequence[int] = ()
     wait: QueueWait = field(default_factory=QueueWait)
     streams: list[StreamMetrics] = field(default_factory=list)
+    ended_elsewhere: list[ChoiceRow] = field(default_factory=list)
 
     @property
     def traceparent(self) -> str:
@@ -145,7 +147,17 @@ class RequestAccounting:
         if not isinstance(last, Summary):
             # The replicas tell later that they have freed its blocks.
             for stream in account.streams:
-                stream.times.on_vacated = partial(self.log.vacated, number)
+                stream.times.on_vacated = partial(self._vacated, number, stream)
+
+    def _vacated(self, number: int, stream: StreamMetrics, seconds: float) -> None:
+        """Note when the replicas of an abandoned choice were free, and what their work costs."""
+        self.log.vacated(number, seconds)
+        row, late = self.log.store.get(number), stream.row()
+        if row is None or not late.share_s:
+            return
+        choices = tuple(late if one.choice == late.choice else one for one in row.choices)
+        cost = row.cost if self._cost_of is None else self._cost_of(choices)
+        self.log.store.exchange(number, replace(row, choices=choices, cost=cost))
 
     def _judge(self, account: RequestAccount, outcome: str, last: Summary | TandemError) -> None:
         """Tell the canary's judge. A cancelled request without a token counts with its wait."""
@@ -158,15 +170,22 @@ class RequestAccounting:
 
 def running_row(account: RequestAccount) -> RequestRow:
     """The row of a request that runs, as far as it came: it has no `total_s`."""
+    wait = account.wait
     return RequestRow(
         account.request_id,
         account.route.endpoint,
         account.route.config,
-        "running",
+        RUNNING,
         account.tenant,
         account.labels["lane"],
         received_at=account.began_s + EPOCH_S,
+        waited_for=wait.reason,
+        stood_behind=wait.stood_behind or None,
+        # Until it is admitted, the wait is not over.
+        queued_s=wait.seconds if account.streams else None,
+        queued_before=wait.queued_before,
         prompt_tokens=None if account.prompt_ids is None else len(account.prompt_ids),
+        completion_tokens=sum(stream.count for stream in account.streams),
         choices=tuple(stream.so_far() for stream in account.streams),
     )
 
@@ -175,7 +194,12 @@ def _row(
     account: RequestAccount, outcome: str, last: Summary | TandemError, **more: Any
 ) -> RequestRow:
     route, wait = account.route, account.wait
-    choices = tuple(stream.row() for stream in account.streams)
+    choices = tuple(
+        sorted(
+            (*account.ended_elsewhere, *(stream.row() for stream in account.streams)),
+            key=lambda one: one.choice,
+        )
+    )
     if isinstance(last, TandemError):
         more |= _of_error(last)
         total_s = time.monotonic() - account.began_s

@@ -149,6 +149,9 @@ class ChoiceStream:
     def take(self, call: _RunningCall, kind: str, event: CallEvent) -> None:
         """Take an event of a call, except its end."""
         if self._outcome.done():
+            if kind == "retired":
+                # The choice left this replica, or was cancelled.
+                self._state.times.left_share_s += event.retired.share_s
             return
         try:
             self._act(call, kind, event)

@@ -30,9 +30,11 @@ from cluster.router.event_buffer import EventBuffer
 from cluster.router.failover import Failover
 from cluster.router.preprocessor import Preprocessor
 from cluster.router.resume_state import ChoiceSoFar, PreparedRequest, ResumeState
+from cluster.router.rows.choice_row import ended_elsewhere
 from cluster.router.rows.stage_times import StageTimes
 from cluster.router.stream_metrics import StreamMetrics
 from cluster.telemetry import router_metrics as metrics
+from cluster.telemetry.requests.stages import stages_of
 from engine.errors import DeadlineExceeded, PromptTooLong
 
 log = logging.getLogger(__name__)
@@ -166,7 +168,7 @@ class RequestPhases:
     ) -> tuple[ChoiceSummary, int]:
         """Stream the rest of a choice, whose load was not counted here before."""
         if state.finished:
-            return state.times.summary(state.choice, None), len(state.output)
+            return _of_another_router(state, account), len(state.output)
         for record in self._pools.healthy("decode"):
             if record.id == state.decode_replica:
                 self._placement.learn(record, state.prepared.digests(state.output[:-1]))
@@ -196,6 +198,7 @@ class RequestPhases:
             state.left_s = max(0.0, assignment.plan.forecast.deadline_s - time.monotonic())
         form, choice = prepared.form, state.choice
         stream = StreamMetrics(account.labels, assignment, state.times, emit, form, choice)
+        stream.follow(state.earlier)
         account.streams.append(stream)
         account.first_output = account.first_output if choice else state.output
         pair, names = assignment.plan.pair, state.named_in_log
@@ -220,6 +223,17 @@ class RequestPhases:
             if pair.local or len(output) > 1:
                 self._placement.learn(pair.decode, prepared.digests(output[:-1]))
             self._admission.assigner.release(assignment, len(output))
+
+
+def _of_another_router(state: ResumeState, account: RequestAccount) -> ChoiceSummary:
+    """The summary of a choice that another router saw end; its row goes to the account."""
+    came_s, tokens = [at_s for at_s, _ in state.earlier], len(state.output)
+    row = ended_elsewhere(
+        state.choice, state.times, came_s, tokens, state.decode_replica, time.monotonic()
+    )
+    account.ended_elsewhere.append(row)
+    summary = state.times.summary(state.choice, None)
+    return replace(summary, stages=stages_of(row)) if account.timing else summary
 
 
 def _summary(

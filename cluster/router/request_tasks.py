@@ -75,6 +75,10 @@ class RequestTasks:
             outcome = "ok"
         except TandemError as error:
             outcome, last = type(error).__name__, error
+        except asyncio.CancelledError:
+            last = running.ended_by or last
+            outcome = outcome if isinstance(last, Cancelled) else type(last).__name__
+            raise
         except Exception as error:
             outcome, last = "Internal", Internal(f"internal error: {type(error).__name__}")
             log.exception("request failed", extra={"request_id": account.request_id})

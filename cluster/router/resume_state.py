@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from cluster.api import Tokens
 from cluster.config.stream_mode import StreamDelivery
 from cluster.placement.types import Pair, PlacementRequest
 from cluster.router.rows.stage_times import StageTimes
@@ -76,18 +77,20 @@ class PreparedRequest:
 class ChoiceSoFar:
     """How far another router brought a choice. Its `times` are those up to its first token.
 
-    `began_s` in them is monotonic on this host. `decode_replica` had its KV last.
+    `began_s` in them is monotonic on this host. `decode_replica` had its KV last. `earlier` are the
+    events with its tokens, each with its time (monotonic).
     """
 
     output: tuple[int, ...]
     finished: bool
     times: StageTimes
     decode_replica: str = ""
+    earlier: Sequence[tuple[float, Tokens]] = ()
 
     def resume_state(self, prepared: PreparedRequest, choice: int) -> ResumeState:
         """The state to go on from."""
         state = ResumeState(prepared, choice, self.times, list(self.output), self.finished)
-        state.decode_replica = self.decode_replica
+        state.decode_replica, state.earlier = self.decode_replica, self.earlier
         return state
 
 
@@ -97,7 +100,8 @@ class ResumeState:
 
     `output` are the sent tokens, and `finished` says whether the last token was sent. `times` are
     the times for the summary. `urgency` is that of its assignment, and `left_s` what it left of
-    the TTFT budget, where the budget counts. `decode_replica` computes it.
+    the TTFT budget, where the budget counts. `decode_replica` computes it. `earlier` is as in
+    ChoiceSoFar.
     """
 
     prepared: PreparedRequest
@@ -108,6 +112,7 @@ class ResumeState:
     urgency: Urgency = Urgency.PROMPTS
     left_s: float | None = None
     decode_replica: str = ""
+    earlier: Sequence[tuple[float, Tokens]] = ()
 
     @property
     def name(self) -> str:

@@ -30,7 +30,8 @@ class RunningRequest:
     """A request in this router: its account, its events, and the task that makes them.
 
     A resumable request has a `stream`, through which its events go. `on_end` is called with it
-    once, when nothing runs behind it any more. `delivered`: its client took an event.
+    once, when nothing runs behind it any more. `delivered`: its client took an event. `ended_by` is
+    why the router ended it, for its row.
     """
 
     account: RequestAccount
@@ -40,6 +41,7 @@ class RunningRequest:
     stream: JournaledStream | None = None
     on_end: Callable[[JournaledStream], None] | None = None
     delivered: bool = False
+    ended_by: TandemError | None = None
 
     def put(self, event: Event | TandemError) -> None:
         """Send an event to the client, and first to the journal where the request has a stream."""
@@ -50,6 +52,7 @@ class RunningRequest:
 
     def cancel(self, error: TandemError) -> None:
         """End the request with this error. Its task may not have begun yet."""
+        self.ended_by = self.ended_by or error
         if self.task is not None:
             self.task.cancel()
         if self.stream is not None:
@@ -69,7 +72,10 @@ class RunningRequest:
 
     def lost(self) -> None:
         """End the request here, because another router goes on with it."""
-        self.cancel(Unavailable("another router goes on with this stream", retry_after_s=0.0))
+        goes_on = "another router goes on with this stream"
+        # Here it ends as if cancelled: it has not failed.
+        self.ended_by = self.ended_by or Cancelled(goes_on)
+        self.cancel(Unavailable(goes_on, retry_after_s=0.0))
 
 
 class RunningRequests:

@@ -44,7 +44,7 @@ class StreamMetrics:
         self._choice = choice
         self._emit = emit
         self._came_s = array("d")
-        self._count = 0
+        self._count = self._earlier = 0
         self._itl: StreamItl | None = None
         self._ttfmt_s: float | None = None
         self._closed_s: float | None = None
@@ -52,7 +52,7 @@ class StreamMetrics:
 
     @property
     def count(self) -> int:
-        """The tokens that were passed on."""
+        """The tokens of the choice so far, also those that another router passed on."""
         return self._count
 
     @property
@@ -64,6 +64,18 @@ class StreamMetrics:
     def pair(self) -> Pair:
         """The present replicas of the choice."""
         return self._assignment.plan.pair
+
+    def follow(self, earlier: Sequence[tuple[float, Tokens]]) -> None:
+        """Note the tokens that another router passed on, each with its time (monotonic).
+
+        That router counted them, where it still could.
+        """
+        for at_s, tokens in earlier:
+            self._came_s.append(at_s)
+            self._earlier += len(tokens.ids)
+            if self._ttfmt_s is None and self._means(tokens):
+                self._ttfmt_s = at_s - self.times.began_s
+        self._count = self._earlier
 
     def take(self, event: Scored | Tokens | Progress) -> None:
         """Pass on an event of the choice."""
@@ -82,11 +94,9 @@ class StreamMetrics:
         now = time.monotonic()
         self._came_s.append(now)
         self._count += len(tokens.ids)
-        if self._ttfmt_s is None:
-            answer = self._answer.tokens(tokens)
-            if is_meaningful(answer.text) or answer.tool_calls:
-                self._ttfmt_s = now - self.times.began_s
-                metrics.TTFMT.observe(self._ttfmt_s, **self._labels)
+        if self._ttfmt_s is None and self._means(tokens):
+            self._ttfmt_s = now - self.times.began_s
+            metrics.TTFMT.observe(self._ttfmt_s, **self._labels)
 
     def first(self, first: FirstTokenTiming) -> None:
         """Count the stages of the time to the first token."""
@@ -111,7 +121,7 @@ class StreamMetrics:
     def close(self) -> None:
         """Count the whole choice, whether it finished or not."""
         self._closed_s = time.monotonic()
-        metrics.ANSWER_TOKENS.inc(self._count, **self._labels)
+        metrics.ANSWER_TOKENS.inc(self._count - self._earlier, **self._labels)
         came_s, self._itl = self._came_s, StreamItl.of(self._came_s)
         if self._count > 1:
             itl_s = (came_s[-1] - came_s[0]) / (self._count - 1)
@@ -125,7 +135,12 @@ class StreamMetrics:
 
     def so_far(self) -> ChoiceRow:
         """The row of the choice while it runs, without what depends on all of its tokens."""
-        return self._row((), StreamItl(), time.monotonic())
+        row = self._row((), StreamItl(), time.monotonic())
+        return replace(row, ttlt_s=None)
+
+    def _means(self, tokens: Tokens) -> bool:
+        answer = self._answer.tokens(tokens)
+        return is_meaningful(answer.text) or bool(answer.tool_calls)
 
     def _row(self, came_s: Sequence[float], itl: StreamItl, at_s: float) -> ChoiceRow:
         return choice_row(

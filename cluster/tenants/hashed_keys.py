@@ -34,7 +34,8 @@ SECTIONS: Mapping[Right, str] = {
 # What a key of each right opens, in words.
 OPENS: Mapping[Right, str] = {
     "tenant": "requests and the description of models",
-    "operator": "`tandem status`, `role`, `rollout`, `purge`, `stop`, the console and /metrics",
+    "operator": "`tandem status`, `top`, `requests`, `explain`, `role`, `rollout`, `purge`, "
+    "`stop`, the console and /metrics",
     "metrics": "/metrics alone",
 }
 _KEY_BYTES = 32

@@ -61,7 +61,7 @@ async def test_a_row_has_the_life_of_its_request(config):
     assert choice.ttft_s <= choice.ttlt_s <= row.total_s
     assert 0 < choice.transfer_bytes == page.value("tandem_kv_transfer_bytes_total")
     assert choice.offered_s <= choice.decode_admitted_s <= choice.transfer_end_s <= choice.ttlt_s
-    assert choice.gap_p50_s <= choice.gap_p95_s <= choice.longest_stall_s
+    assert choice.itl_p50_s <= choice.itl_p95_s <= choice.longest_stall_s
     assert choice.tokens_per_s > 0
     assert (choice.mean_batch, choice.straggler_share) == (1, 0)
     assert choice.decode_waited_for == "nothing"
@@ -158,12 +158,14 @@ async def test_all_rows_together_cost_no_more_than_their_replicas(config, prefil
 
 
 async def test_what_runs_has_a_row_as_far_as_it_came(config):
+    asked = ListRequestsRequest(request_id="on")
     async with cluster(config) as local:
         events = local.client.generate(PROMPT, max_tokens=2000, ignore_eos=True, request_id="on")
         async for event in events:
             if isinstance(event, Tokens) and event.index > 3:
                 break
         (row,) = local.router.requests.store.running()
+        (told,) = await list_requests(local.router.grpc_address, asked, OPERATOR_KEY)
         await events.aclose()
         await local.idle()
         assert local.router.requests.store.running() == []
@@ -173,6 +175,11 @@ async def test_what_runs_has_a_row_as_far_as_it_came(config):
     (choice,) = row.choices
     assert 0 < choice.queue_s < choice.ttft_s
     assert (choice.prefill_replica, choice.decode_replica) == ("prefill-0", "decode-0")
+    assert choice.ttlt_s is None, "its last token has not come"
+    text = explained(told)
+    assert text.startswith("request on: running; endpoint chat")
+    assert "still running; 300 prompt tokens, " in text
+    assert "TTLT" not in text and "-0.0" not in text and "got no token" not in text
 
 
 async def test_a_prompt_that_decode_computes_itself_has_no_transfer(config):
@@ -185,8 +192,9 @@ async def test_a_prompt_that_decode_computes_itself_has_no_transfer(config):
     assert choice.recomputed_tokens == 0
 
 
-async def test_a_cancelled_request_tells_when_its_replicas_were_free(config):
-    async with cluster(config) as local:
+async def test_a_cancelled_request_tells_when_its_replicas_were_free_and_what_it_cost(config):
+    prices = RequestLogConfig(decode_price=3600.0)
+    async with cluster(replace(config, request_log=prices)) as local:
         events = local.client.generate(PROMPT, max_tokens=2000, ignore_eos=True, request_id="gone")
         async for event in events:
             if isinstance(event, Tokens) and event.index > 3:
@@ -199,6 +207,17 @@ async def test_a_cancelled_request_tells_when_its_replicas_were_free(config):
     assert row.completion_tokens > 3
     assert row.choices[0].ttlt_s <= row.total_s
     assert 0 < row.time_to_cancel_s < 5
+    # Its steps cost as those of a request that ends well.
+    (choice,) = row.choices
+    assert 0 < choice.share_s <= row.total_s
+    assert row.cost == pytest.approx(choice.share_s)
+
+
+async def test_one_token_is_handed_over_to_nobody(config):
+    async with cluster(config) as local:
+        await local.client.complete(PROMPT, max_tokens=1, request_id="first")
+        (choice,) = row_of(local, "first").choices
+    assert (choice.route, choice.decode_replica) == ("prefill_only", "")
 
 
 async def test_a_refused_request_tells_what_it_waited_for(config):

@@ -85,7 +85,7 @@ function endedRow(row) {
   const open = el("button", { type: "button", class: "open", title: row.request_id, on: { click: () => openRequest(row) } }, short(row.request_id));
   const outcome = row.refused_for ? `refused: ${reasonName(row.refused_for)}` : row.outcome;
   const where = [row.prefill_replica, row.decode_replica].filter(Boolean).join(" → ");
-  return el("tr", { class: row.outcome === "ok" ? "" : "failed" }, el("th", { scope: "row" }, open, el("span", { class: "quiet" }, ` ${clock(row.received_at + (row.total_s ?? 0))} ${short(routerOf(row))}`.trimEnd())), el("td", {}, row.endpoint), el("td", {}, row.tenant ?? "–"), el("td", { title: row.reason ?? "" }, outcome), el("td", { class: "number" }, seconds(row.ttft_s)), el("td", { class: "number" }, seconds(row.gap_p95_s)), el("td", { class: "number" }, `${count(row.prompt_tokens)} + ${count(row.completion_tokens)}`), el("td", { class: "stages", title: where }, row.stages?.length ? stageBar(row.stages) : "–"));
+  return el("tr", { class: row.outcome === "ok" ? "" : "failed" }, el("th", { scope: "row" }, open, el("span", { class: "quiet" }, ` ${clock(row.received_at + (row.total_s ?? 0))} ${short(routerOf(row))}`.trimEnd())), el("td", {}, row.endpoint), el("td", {}, row.tenant ?? "–"), el("td", { title: row.reason ?? "" }, outcome), el("td", { class: "number" }, seconds(row.ttft_s)), el("td", { class: "number" }, seconds(row.itl_p95_s)), el("td", { class: "number" }, `${count(row.prompt_tokens)} + ${count(row.completion_tokens)}`), el("td", { class: "stages", title: where }, row.stages?.length ? stageBar(row.stages) : "–"));
 }
 
 /** Opens a request that ended as a waterfall with its words. */

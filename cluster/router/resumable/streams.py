@@ -103,7 +103,9 @@ class ResumableStreams:
             prompt=TokenPrompt(prepared.prompt_ids),
             sampling=prepared.sampling,
         )
-        record = journaled_request(complete, started, time.time(), self._identity)
+        admitted_s = time.monotonic() - running.account.began_s
+        arrived_at = time.time() - admitted_s
+        record = journaled_request(complete, started, arrived_at, self._identity, admitted_s)
         self._bounds.reserve(stream_id, size_of(record), time.monotonic())
         self._owned[stream_id] = running
         running.on_end = self._closed
@@ -172,7 +174,8 @@ class ResumableStreams:
                     heard_s = max(heard_s, time.monotonic() - max(0.0, ago_s - 2 * LISTENING_S))
             alone_s = time.monotonic() - heard_s
             if alone_s >= most_s:
-                stream.put(Cancelled(f"no client listened for {most_s:g} s"))
+                running.ended_by = Cancelled(f"no client listened for {most_s:g} s")
+                stream.put(running.ended_by)
                 return
             await asyncio.wait([task], timeout=min(most_s - alone_s, _LISTENERS_POLL_S))
 

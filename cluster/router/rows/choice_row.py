@@ -27,30 +27,34 @@ def choice_row(
 ) -> ChoiceRow:
     """The row of a choice of so many tokens, whose events with tokens came at `came_s` (monotonic).
 
-    `first_plan` is the plan with which it was admitted; None where another router began it.
+    `first_plan` is the plan with which it was admitted; None where another router began it, whose
+    tokens are among these.
     `ended_s` is its end, or now (monotonic).
     """
     pair, forecast = assignment.plan.pair, first_plan.forecast if first_plan else None
+    route = times.route or _route(first_plan.pair if first_plan else pair)
+    if route == "handed_over" and _is_one_token(assignment, times, tokens):
+        route = "prefill_only"
     # One dict and one row: each row costs the event loop a little.
     known: dict[str, Any] = {}
     if times.ttft_s:
         known |= _until_first_token(times)
     if len(came_s) > 1:
         known |= _of_tokens(times, came_s, itl, tokens)
-    elif came_s and first_plan is None:
-        known["ttlt_s"] = came_s[0] - times.began_s
     if times.committed_s is not None and times.offered_s is not None:
         known |= _of_transfer(times, times.offered_s, times.committed_s)
     if times.retired is not None:
         known |= _of_steps(times.retired)
+    if times.left_share_s:
+        known["share_s"] = known.get("share_s", 0.0) + times.left_share_s
     if times.losses or first_plan is None:
         marks = _marks(times, assignment, first_plan, came_s, ended_s)
         known |= _of_failovers(times, marks, known.get("ttft_s"), known.get("ttlt_s"))
     return ChoiceRow(
         choice=choice,
-        route=_route(first_plan.pair if first_plan else pair),
+        route=route,
         prefill_replica=times.prefilled_by or pair.prefill.id,
-        decode_replica="" if pair.prefill_only else pair.decode.id,
+        decode_replica="" if route == "prefill_only" else pair.decode.id,
         cached_tokens=times.cached_tokens,
         completion_tokens=tokens,
         predicted_ttft_s=forecast.ttft_s if forecast and forecast.learned else None,
@@ -64,10 +68,40 @@ def choice_row(
     )
 
 
+def ended_elsewhere(
+    choice: int,
+    times: StageTimes,
+    came_s: Sequence[float],
+    tokens: int,
+    decode_replica: str,
+    adopted_s: float,
+) -> ChoiceRow:
+    """The row of a choice whose last token another router passed on, before `adopted_s`."""
+    known = _until_first_token(times)
+    if len(came_s) > 1:
+        known |= _of_tokens(times, came_s, StreamItl.of(came_s), tokens)
+    return ChoiceRow(
+        choice=choice,
+        route=times.route or "local",
+        prefill_replica=times.prefilled_by,
+        decode_replica=decode_replica,
+        cached_tokens=times.cached_tokens,
+        completion_tokens=tokens,
+        admitted_s=adopted_s - times.began_s,
+        **known,
+    )
+
+
 def _route(pair: Pair) -> Route:
     if pair.prefill_only:
         return "prefill_only"
     return "local" if pair.local else "handed_over"
+
+
+def _is_one_token(assignment: Assignment, times: StageTimes, tokens: int) -> bool:
+    """Whether prefill makes the whole answer, so that nothing was to be handed over."""
+    request = assignment.request
+    return tokens <= 1 and not times.losses and request.most_tokens == request.prompt_tokens
 
 
 def _until_first_token(times: StageTimes) -> dict[str, Any]:
@@ -88,8 +122,8 @@ def _of_tokens(
     streaming_s = came_s[-1] - came_s[0]
     return {
         "ttlt_s": came_s[-1] - times.began_s,
-        "gap_p50_s": itl.p50_s,
-        "gap_p95_s": itl.p95_s,
+        "itl_p50_s": itl.p50_s,
+        "itl_p95_s": itl.p95_s,
         "longest_stall_s": itl.longest_s,
         "tokens_per_s": (tokens - 1) / streaming_s if streaming_s > 0 else None,
     }
@@ -125,6 +159,7 @@ def _marks(
         ended_s,
         waits_for_kv=first_plan is not None and _route(first_plan.pair) == "handed_over",
         adopted_s=assignment.assigned_s if first_plan is None else None,
+        stopped_s=times.stopped_s,
     )
 
 

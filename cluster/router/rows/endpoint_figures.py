@@ -19,8 +19,8 @@ def figures_of(rows: Iterable[RequestRow]) -> list[EndpointFigures]:
         choice = row.slowest
         if choice is not None and choice.ttft_s is not None:
             one.ttft_s.append(choice.ttft_s)
-        if choice is not None and choice.gap_p95_s is not None:
-            one.itl_p95_s.append(choice.gap_p95_s)
+        if choice is not None and choice.itl_p95_s is not None:
+            one.itl_p95_s.append(choice.itl_p95_s)
     return [found[name] for name in sorted(found)]
 
 

@@ -28,7 +28,8 @@ class ChoiceMarks:
 
     `first_s` is its first token, and `came_s` are the events with tokens on this router.
     `committed_s`: its KV was handed over. `waits_for_kv`: decode does not compute the prompt.
-    `ended_s`: the present, or its end. `adopted_s`: it came from another router.
+    `ended_s`: the present, or its end. `adopted_s`: it came from another router, where it last went
+    on at `stopped_s`.
     """
 
     began_s: float
@@ -39,6 +40,7 @@ class ChoiceMarks:
     ended_s: float
     waits_for_kv: bool = False
     adopted_s: float | None = None
+    stopped_s: float | None = None
 
 
 def failover_spans(losses: Sequence[ReplicaLoss], marks: ChoiceMarks) -> tuple[FailoverSpan, ...]:
@@ -62,11 +64,14 @@ def _absolute(
 ) -> Iterator[tuple[float, float, str]]:
     stopped_s = None
     if marks.adopted_s is not None:
+        begin_s = marks.stopped_s
         if marks.first_s is not None and marks.first_s < marks.adopted_s:
             stopped_s = marks.adopted_s
-            yield stopped_s, _next_token(stopped_s, losses, marks), ""
+            begin_s = stopped_s if begin_s is None else min(begin_s, stopped_s)
+            yield begin_s, _next_token(stopped_s, losses, marks), ""
         else:
-            yield marks.began_s, marks.adopted_s, ""
+            begin_s = marks.began_s if begin_s is None else min(begin_s, marks.adopted_s)
+            yield begin_s, marks.adopted_s, ""
     for number, loss in enumerate(losses):
         later = losses[number + 1 :]
         if marks.first_s is None or loss.at_s < marks.first_s:

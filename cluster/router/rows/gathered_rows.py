@@ -125,7 +125,8 @@ _WITH_CHOICES: _Forms = (with_choices, with_blockers)
 
 
 def _listed(wanted: RowFilter, rows: _Rows, running: _Rows, forms: _Forms) -> list[Json]:
-    found, (short, full) = wanted.of(rows), forms
+    """The chosen rows; a request that is asked for by its id and has not ended is one, too."""
+    found, (short, full) = wanted.of(rows) or wanted.of(running), forms
     if not wanted.request_id:
         return _within_bound([short(row) for row in found])
     return [full(row, rows, running) for row in found[:_MOST_WHOLE]]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from cluster.api import ChoiceSummary
 from cluster.placement.types import Pair
 from cluster.router.rows.failover_spans import ReplicaLoss
+from cluster.telemetry.requests.row import Route
 from protos.decode_pb2 import Admitted, Retired
 from protos.prefill_pb2 import FirstToken
 
@@ -22,7 +23,11 @@ class StageTimes:
     they are counted from the time at which the router sent that call. `prefilled_by` computed the
     prompt. `retired` is the end of its last decode call. `on_vacated` hears how long a cancelled
     choice kept its replicas. `prefill_share_s` is its share of the passes over its prompt, and
-    `decode_waited_for` what its offered KV waited for.
+    `decode_waited_for` what its offered KV waited for. `left_share_s` is its share of the steps of
+    replicas that it left, or that worked for it when it was cancelled.
+
+    Of a choice that another router had, `stopped_s` is when it last went on there (monotonic), and
+    `route` how its KV came.
     """
 
     began_s: float
@@ -46,6 +51,9 @@ class StageTimes:
     retries: int = 0
     prefill_share_s: float = 0.0
     decode_waited_for: str = ""
+    left_share_s: float = 0.0
+    stopped_s: float | None = None
+    route: Route | None = None
     on_vacated: Callable[[float], None] | None = None
 
     @property

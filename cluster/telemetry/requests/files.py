@@ -17,8 +17,8 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from io import FileIO
 from pathlib import Path
-from typing import IO
 from urllib.parse import quote
 
 from cluster.config.request_log import RequestLogConfig
@@ -59,7 +59,7 @@ class RowFiles:
         self._row_of = row_of
         self._waiting: GatheredQueue[int] = GatheredQueue(_MOST_WAITING, gather_s)
         self._overflow = 0
-        self._file: IO[str] | None = None
+        self._file: FileIO | None = None
         self._path = self._folder
         self._begun_s = 0.0
         self._faults = RareLog(log, "rows of the request log are lost", _LOG_EVERY_S)
@@ -83,7 +83,7 @@ class RowFiles:
             numbers, last = self._waiting.take(self._left_s())
             if rows := self._rows(numbers):
                 self._attempt(len(rows), partial(self._write, rows))
-            if self._file is not None and (last or self._is_full()):
+            if self._file is not None and (last or self._is_full(self._file)):
                 self._attempt(0, self._rotate)
 
     def _left_s(self) -> float | None:
@@ -100,32 +100,47 @@ class RowFiles:
         return [row for row in found if row is not None]
 
     def _begin(self) -> None:
-        """Make the folder, and compress what routers that were killed have left there."""
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        """Compress what routers that were killed have left in the folder."""
+        self._make_folder()
         for path in sorted(self._folder.glob(f"requests-*{_OPEN}")):
             # Locked by a living router, or compressed by another one meanwhile.
             with suppress(BlockingIOError, FileNotFoundError), path.open() as left:
                 fcntl.flock(left, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 self._pack(path)
 
+    def _make_folder(self) -> None:
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
     def _write(self, rows: list[RequestRow]) -> None:
+        """Write all of the rows, or none of them: a full disk leaves no half of a line."""
+        left = "".join(f"{json.dumps(whole(row))}\n" for row in rows).encode()
         if self._file is None:
             self._file = self._opened()
-        self._file.write("".join(f"{json.dumps(whole(row))}\n" for row in rows))
-        self._file.flush()
+        before = os.fstat(self._file.fileno()).st_size
+        try:
+            while left:
+                left = left[self._file.write(left) :]
+        except OSError:
+            self._file.truncate(before)
+            raise
 
-    def _opened(self) -> IO[str]:
+    def _opened(self) -> FileIO:
+        self._make_folder()
         stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
         self._path = self._folder / f"{self._prefix}{stamp}.{time.time_ns() % 10**9:09}{_OPEN}"
         # Its rows name tenants.
         number = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o600)
         fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
         self._begun_s = time.monotonic()
-        return os.fdopen(number, "w")
+        return FileIO(number, "a")
 
-    def _is_full(self) -> bool:
-        old = time.monotonic() - self._begun_s >= self._config.file_s
-        return old or self._path.stat().st_size >= self._config.file_bytes
+    def _is_full(self, file: FileIO) -> bool:
+        """Whether the file is large or old enough, or was removed by somebody."""
+        old, found = (
+            time.monotonic() - self._begun_s >= self._config.file_s,
+            os.fstat(file.fileno()),
+        )
+        return old or found.st_size >= self._config.file_bytes or not found.st_nlink
 
     def _rotate(self) -> None:
         file, self._file = self._file, None

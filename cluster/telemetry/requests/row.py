@@ -13,6 +13,8 @@ from cluster.telemetry.requests.stages import FailoverSpan, stage_faults, stages
 
 # How a choice gets its KV: from prefill by a transfer, from decode itself, or it needs none.
 Route = Literal["handed_over", "local", "prefill_only"]
+# The outcome of a request that has none yet.
+RUNNING = "running"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +28,7 @@ class ChoiceRow:
     - `offered_s`, `decode_admitted_s`, `transfer_begin_s`, `transfer_end_s`: the KV was on offer,
       decode had blocks for it, and the transfer; they may overlap the prefill.
     - `decode_s`: of the last decode replica, up to its last token, which it had at `decoded_s`.
-    - `gap_p50_s`, `gap_p95_s`, `longest_stall_s`: of its ITL, between two events with tokens.
+    - `itl_p50_s`, `itl_p95_s`, `longest_stall_s`: of its ITL, between two events with tokens.
     - `tokens_per_s`: as the client saw it. `scheduler_tokens_per_s`: in the decode steps alone.
     - `mean_batch`: the requests in a step. `straggler_share`: the part of the steps in which it had
       the most tokens.
@@ -36,7 +38,8 @@ class ChoiceRow:
     - `transfer_exposed_s`: the transfer, less what was moved while the prompt was computed.
     - `decode_waited_for`: what the offered KV waited for at decode (`decode_pool/entry.py`).
     - `prefill_share_s`: seconds of the passes over its prompt, each shared by its prompts' tokens.
-      `share_s`: seconds of decode steps, each divided by the requests in it.
+      `share_s`: seconds of decode steps, each divided by the requests in it, less those of a
+      replica that was lost. Of a cancelled choice it is known once its replicas are free.
     """
 
     choice: int
@@ -65,8 +68,8 @@ class ChoiceRow:
     transfer_bytes: int | None = None
     decode_s: float | None = None
     decoded_s: float | None = None
-    gap_p50_s: float | None = None
-    gap_p95_s: float | None = None
+    itl_p50_s: float | None = None
+    itl_p95_s: float | None = None
     longest_stall_s: float | None = None
     tokens_per_s: float | None = None
     scheduler_tokens_per_s: float | None = None

@@ -81,8 +81,13 @@ def _until_first(choice: ChoiceRow) -> list[StageMark]:
     if ttft_s is None or queue_s is None or choice.prefill_s is None:
         return _until_sent(choice, admitted_s, choice.failover_spans)[0]
     if admitted_s > ttft_s:
-        # Another router had it, which does not tell when it admitted it.
-        marks = [StageMark("admission", 0.0, queue_s)]
+        # Another router had it, which tells when it last asked for the prompt, not when it admitted
+        # it. A failover of that router before then is no stage.
+        sent_s = queue_s if choice.sent_s is None else min(max(0.0, choice.sent_s), queue_s)
+        marks = [
+            StageMark("admission", 0.0, sent_s),
+            StageMark("prefill_queue", sent_s, queue_s, choice.prefill_replica),
+        ]
     else:
         lost = [one for one in choice.failover_spans if one.begin_s < ttft_s]
         marks, sent_s = _until_sent(choice, admitted_s, lost)
@@ -101,6 +106,7 @@ def _until_sent(
     marks, at_s = [], admitted_s
     if lost and lost[0].begin_s < admitted_s:
         # The router that had it before was lost.
+        marks.append(StageMark("admission", 0.0, lost[0].begin_s))
         marks.append(StageMark("failover", lost[0].begin_s, lost[0].end_s))
         lost = lost[1:]
     else:
@@ -143,7 +149,8 @@ def _hand_over(
     if lost:
         where = lost[0].replica
     if end_s is None:
-        if lost and choice.route == "handed_over":
+        # Another router that was lost does not tell when it had handed the KV over.
+        if lost and lost[0].replica and choice.route == "handed_over":
             yield StageMark("offer", ttft_s, lost[0].begin_s)
         return
     offered_s, admitted_s = choice.offered_s, choice.decode_admitted_s

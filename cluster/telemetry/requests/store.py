@@ -30,8 +30,8 @@ class RowFilter:
 
     The newest come first, or with `slowest` the longest TTFT; where no token came, the whole time
     counts. `since_s` chooses requests that arrived in the last so many seconds. Where no row has
-    `request_id`, the id of an answer chooses its request, and the id of a call with several prompts
-    chooses the rows of all of them, `ID-0`, `ID-1` and so on.
+    `request_id`, the client's `X-Request-Id` chooses its requests, the id of an answer its request,
+    and the id of a call with several prompts the rows of all of them, `ID-0`, `ID-1` and so on.
     """
 
     request_id: str = ""
@@ -88,9 +88,13 @@ def check_row_id(name: str) -> str:
 
 
 def _named(rows: list[RequestRow], name: str) -> list[RequestRow]:
-    """The rows of that id, or else of the answer or of the several prompts of that id."""
+    """The rows of that id; else those whose client called them so; else those of the answer, or
+    of the several prompts of that id.
+    """
     if exact := [row for row in rows if row.request_id == name]:
         return exact
+    if called := [row for row in rows if row.x_request_id == name]:
+        return called
     request_id = _ANSWER_PREFIX.sub("", name)
     of_it = re.compile(rf"{re.escape(request_id)}(?:-\d+)?")
     return [row for row in rows if of_it.fullmatch(row.request_id)]
@@ -153,6 +157,11 @@ class RequestStore:
     def get(self, number: int) -> RequestRow | None:
         """The row of that number, if it is still held."""
         return self._rows.get(number)
+
+    def exchange(self, number: int, row: RequestRow) -> None:
+        """Hold this row in the place of another one of as many choices; only if that is held."""
+        if number in self._rows:
+            self._rows[number] = row
 
     def vacated(self, number: int, seconds: float) -> None:
         """Note the time after which a cancelled request's last replica had freed its blocks."""

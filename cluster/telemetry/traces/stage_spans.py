@@ -38,10 +38,13 @@ def stage_spans(row: RequestRow) -> list[StageSpan]:
     """The spans of a request that ended, choice by choice, each in the order of its stages."""
     spans: list[StageSpan] = []
     for choice in row.choices[:MOST_CHOICES]:
-        first = len(spans)
-        for stage in stage_marks(choice):
+        first, marks = len(spans), stage_marks(choice)
+        last = max((at for at, one in enumerate(marks) if one.stage == "decode"), default=-1)
+        for at, stage in enumerate(marks):
             broken = len(spans) - 1 if stage.stage == "failover" and len(spans) > first else None
             attributes = _of_stage(choice, stage)
+            if at == last:
+                attributes |= _of_decode(choice)
             spans.append(StageSpan(stage.stage, stage.begin_s, stage.end_s, attributes, broken))
     return spans
 
@@ -75,11 +78,15 @@ def _of_stage(choice: ChoiceRow, mark: StageMark) -> dict[str, Value]:
         found["tandem.cached_tokens"] = choice.cached_tokens
     elif stage == "transfer" and choice.transfer_bytes is not None:
         found["tandem.transfer_bytes"] = choice.transfer_bytes
-    elif stage == "decode":
-        found["tandem.completion_tokens"] = choice.completion_tokens
-        found["tandem.preemptions"] = choice.preemptions
-        if choice.mean_batch is not None:
-            found["tandem.mean_batch"] = choice.mean_batch
     elif stage == "failover":
         found["tandem.failovers"] = choice.failovers
+    return found
+
+
+def _of_decode(choice: ChoiceRow) -> dict[str, Value]:
+    """What the choice had in all, told once, at its last stretch of decode."""
+    found = dict[str, Value]({"tandem.completion_tokens": choice.completion_tokens})
+    found["tandem.preemptions"] = choice.preemptions
+    if choice.mean_batch is not None:
+        found["tandem.mean_batch"] = choice.mean_batch
     return found

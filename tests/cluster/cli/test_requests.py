@@ -34,8 +34,8 @@ CHOICE = ChoiceRow(
     transfer_bytes=2_500_000,
     decode_s=0.5,
     decoded_s=2.0,
-    gap_p50_s=0.03,
-    gap_p95_s=0.05,
+    itl_p50_s=0.03,
+    itl_p95_s=0.05,
     longest_stall_s=0.2,
     mean_batch=3.5,
     straggler_share=0.25,
@@ -199,8 +199,8 @@ def test_a_request_is_explained_as_a_waterfall_and_in_words(
         "Its KV (2.5 MB) was handed over; that delayed its second token by 100.0 ms.",
         "3.5 requests in the mean; in 25 % of them it had the most tokens.",
         "Its ITL was p50 30.0 ms, p95 50.0 ms; its longest stall was 200.0 ms.",
-        "It lost its KV blocks 2 times to requests before it.",
-        "It failed over 1 times, 700.0 ms without tokens.",
+        "It lost its KV blocks twice to requests before it.",
+        "decode-9 was lost: from 800.0 ms after its arrival on it got no token for 700.0 ms.",
         "99 of its tokens were computed again.",
     ):
         assert sentence in text
@@ -210,7 +210,7 @@ def test_a_refused_request_is_explained(capsys: pytest.CaptureFixture[str], rout
     router.admin.rows = [json.dumps(whole(REFUSED) | {"behind": []})]
     _, out, _ = run(capsys, "explain", "r-2", "--address", router.address)
     assert "\x1b" not in out
-    assert "its answer; 1 requests were before it when it came." in out
+    assert "its answer; 1 request was before it when it came." in out
     assert "- It ended with Refused: no capacity now" in out
     assert "- The refusal was decided 10.0 ms after its arrival." in out
 
@@ -218,7 +218,7 @@ def test_a_refused_request_is_explained(capsys: pytest.CaptureFixture[str], rout
 def test_an_unknown_request_is_one_line(capsys: pytest.CaptureFixture[str], router: Router) -> None:
     code, out, err = run(capsys, "explain", "r-9", "--address", router.address)
     assert (code, out) == (2, "")
-    assert err.startswith("tandem: no request 'r-9' that ended is remembered;")
+    assert err.startswith("tandem: no request 'r-9' runs or is remembered;")
 
 
 def test_a_request_without_a_token_says_for_how_long(

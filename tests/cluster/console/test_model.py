@@ -170,13 +170,13 @@ async def test_a_stall_that_is_over_shows_at_its_time_once_somebody_looks():
 def test_the_end_of_a_request_counts_what_was_not_read_while_it_ran():
     source = ScriptedSource()
     model = model_of(source)
-    unseen = choice(gap_p50_s=0.02, gap_p95_s=0.03, longest_stall_s=0.5)
+    unseen = choice(itl_p50_s=0.02, itl_p95_s=0.03, longest_stall_s=0.5)
     source.rows.add(row("unseen", NOW - 3, unseen))
     assert points(model.changes())[0]["itl"] == [0.03, 0.03, 0.5]
     source.views = [running([0.06, 0.04, 0.02])]
     values = points(model.changes())[0]["itl"]
     source.views = []
-    source.rows.add(row("r", NOW - 3, choice(gap_p95_s=0.01, longest_stall_s=0.01)))
+    source.rows.add(row("r", NOW - 3, choice(itl_p95_s=0.01, longest_stall_s=0.01)))
     assert points(model.changes())[0]["itl"] == values
-    source.rows.add(row("r", NOW - 3, choice(gap_p95_s=0.02, longest_stall_s=2.0)))
+    source.rows.add(row("r", NOW - 3, choice(itl_p95_s=0.02, longest_stall_s=2.0)))
     assert points(model.changes())[0]["itl"][2] == 2.0

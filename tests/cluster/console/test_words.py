@@ -36,7 +36,7 @@ def test_a_request_that_was_never_decided_about_says_behind_whom_it_stood():
         choice(), waited_for="batch_prompts", stood_behind=True, queued_before=70, queued_s=0.995
     )
     assert (
-        "It waited in the router's queue for 995.0 ms behind 70 requests; those waited because "
+        "It waited in the router's queue for 995.0 ms behind 70 requests, which waited because "
         "enough prompts of the batch lane wait already."
     ) in sentences(row)
     own = request_row(choice(), waited_for="kv_blocks", queued_before=2, queued_s=0.5)
@@ -112,5 +112,58 @@ def test_a_replica_that_was_lost_before_the_first_token_is_named():
     lost = FailoverSpan(0.4, 0.5, "p9"), FailoverSpan(1.5, 1.6, "d9")
     times = {"queue_s": 0.6, "prefill_s": 0.3, "ttft_s": 1.0, "ttlt_s": 2.0}
     said = sentences(request_row(choice(failovers=2, failover_spans=lost, **times)))
-    (sentence,) = (one for one in said if "was lost" in one)
-    assert sentence == "p9 was lost 400.0 ms after its arrival; it began again."
+    assert [one for one in said if "was lost" in one] == [
+        "p9 was lost 400.0 ms after its arrival; it began again 100.0 ms later.",
+        "d9 was lost: from 1500.0 ms after its arrival on it got no token for 100.0 ms.",
+    ]
+
+
+def test_a_router_that_was_lost_before_the_first_token_is_named():
+    lost = FailoverSpan(0.1, 0.5)
+    said = sentences(request_row(choice(failovers=1, failover_spans=(lost,), ttlt_s=2.0)))
+    assert (
+        said[-1]
+        == "Its router was lost before its first token; it began again 500.0 ms after it came."
+    )
+    assert not any("read and tokenised" in one for one in said), "nobody knows that"
+
+
+def test_a_lost_router_and_a_loss_without_a_pause_are_said():
+    lost = FailoverSpan(1.5, 1.9), FailoverSpan(1.9, 1.9, "d9")
+    said = sentences(request_row(choice(failovers=2, failover_spans=lost, retries=2, ttlt_s=2.0)))
+    assert said[-3:] == [
+        "Its router was lost: from 1500.0 ms after its arrival on it got no token for 400.0 ms.",
+        "d9 was lost, and no token was late for that.",
+        "Full replicas refused it twice meanwhile.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("moved", "end_s", "ttlt_s", "sentence"),
+    [
+        (2_500_000, 1.3, 2.0, "Its KV (2.5 MB) was handed over; that delayed its second token by"),
+        (32_768, 1.15, 2.0, "Its KV (32.8 kB) was handed over; that delayed no token."),
+        (32_768, 1.15, 1.2, "Its KV (32.8 kB) was handed over."),
+    ],
+)
+def test_a_hand_over_says_what_it_delayed(moved, end_s, ttlt_s, sentence):
+    times = {"offered_s": 1.1, "decode_admitted_s": 1.1, "transfer_begin_s": 1.1}
+    one = choice(**times, transfer_end_s=end_s, ttlt_s=ttlt_s, transfer_bytes=moved)
+    (said,) = (told for told in sentences(request_row(one)) if told.startswith("Its KV"))
+    assert said.startswith(sentence)
+
+
+def test_numbers_agree_with_their_words():
+    row = request_row(
+        choice(preemptions=1, recomputed_tokens=1),
+        waited_for="kv_blocks",
+        queued_before=1,
+        queued_s=0.5,
+    )
+    said = " ".join(sentences(row))
+    assert "1 request was before it when it came." in said
+    assert "It lost its KV blocks once to requests before it." in said
+    assert "1 of its tokens was computed again." in said
+    assert "1 prompt token, 1 token" in " ".join(
+        sentences(request_row(prompt_tokens=1, completion_tokens=1))
+    )

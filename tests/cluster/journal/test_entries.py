@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -33,11 +34,30 @@ stages = st.builds(
 @given(runs, st.none() | stages)
 def test_tokens_are_read_as_they_were_written(run: Tokens, first: FirstTokenStages | None) -> None:
     payload = entry_bytes(run, first)
-    # No protobuf message begins with a zero.
-    assert (payload[0] == 0) == (first is None)
+    # No protobuf message begins with a zero or a one.
+    assert (payload[0] in (0, 1)) == (first is None)
     entry = read_entry(7, payload, b"sealed")
     assert entry is not None
     assert (entry.sequence, entry.event, entry.first, entry.last) == (7, run, first, False)
+
+
+@given(runs, st.none() | stages, st.floats(0, 1e6))
+def test_an_entry_tells_when_it_was_made(
+    run: Tokens, first: FirstTokenStages | None, after_s: float
+) -> None:
+    entry = read_entry(7, entry_bytes(run, first, after_s), b"")
+    assert entry is not None
+    assert entry.after_s == pytest.approx(after_s, abs=1e-3)
+    last = read_entry(8, entry_bytes(summary(), None, after_s), b"")
+    assert last is not None
+    assert last.after_s == entry.after_s
+
+
+def test_the_time_takes_no_more_room_than_the_number_of_tokens_did() -> None:
+    assert len(entry_bytes(tokens(3), None, 1e6)) == 15 + len(tokens(3).text)
+    later = read_entry(1, entry_bytes(tokens(3), None, 1e9), b"")
+    assert later is not None
+    assert later.after_s == pytest.approx(2**32 / 1000)
 
 
 def test_log_probabilities_summaries_and_failures_are_read() -> None:
@@ -60,7 +80,7 @@ def test_bytes_of_another_kind_are_not_read() -> None:
     assert read_entry(1, b"", b"") is None
     assert read_entry(1, b"\xff\xff", b"") is None
     whole = entry_bytes(tokens(3, 4, last=True), None)
-    assert all(read_entry(1, whole[:end], b"") is None for end in range(27))
+    assert all(read_entry(1, whole[:end], b"") is None for end in range(31))
     assert read_entry(1, whole[:2] + b"\x09" + whole[3:], b"") is None
     assert read_entry(1, whole[:-1] + b"\xff", b"") is None
 

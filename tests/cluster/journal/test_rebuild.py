@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from cluster.api import Summary, Tokens
-from cluster.journal.entries import FirstTokenStages, Journaled, JournalEntry
+from cluster.api.tracing import Trace
+from cluster.journal.entries import FirstTokenStages, Journaled, JournalEntry, journaled_request
 from cluster.journal.rebuild import rebuilt
 from cluster.journal.store import JournalStore
 from engine.errors import Internal
@@ -40,12 +41,38 @@ async def test_a_stream_is_rebuilt_from_the_journal(store: JournalStore) -> None
     assert second.first == replace(FIRST, ttft_s=2.0)
     assert result.last is None
     assert not result.finished
+    assert sum((event.ids for _, event in second.events), ()) == (100, 101, 102)
+    came_s = [after_s for one in result.choices for after_s, _ in one.events]
+    assert 0 <= min(came_s) <= max(came_s) < 10
 
 
 def test_how_a_stream_ended_is_known() -> None:
     done = rebuilt(record(), entries(tokens(0, last=True), summary()))
     assert done.finished
     assert done.last == summary()
+
+
+def test_what_its_client_called_it_is_known():
+    trace = Trace("mine", f"00-{'1' * 32}-{'2' * 16}-01")
+    asked = replace(request(), trace=trace)
+    found = rebuilt(journaled_request(asked, STARTED, 1.0, "weights-1", 0.5), ())
+    assert (found.request.trace, found.admitted_s) == (trace, 0.5)
+
+
+def test_where_the_prompt_was_computed_is_known_after_a_failover_too():
+    def local(first_on: str, then_on: str) -> bool:
+        firsts = [
+            replace(FIRST, prefill_replica="decode-0", decode_replica=one)
+            for one in (first_on, then_on)
+        ]
+        found = [
+            JournalEntry(number, tokens(number - 1), first, b"")
+            for number, first in enumerate(firsts, 1)
+        ]
+        return rebuilt(record(), found).choices[0].local
+
+    assert local("decode-0", "decode-1")
+    assert not local("decode-1", "decode-0")
 
 
 @pytest.mark.parametrize(

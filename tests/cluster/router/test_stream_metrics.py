@@ -92,6 +92,22 @@ def test_a_stream_is_counted_from_its_first_token_to_its_last(clock: Clock) -> N
     assert sums(page, "tandem_stage_seconds", stage="decode_admission") == (1, 0.02)
 
 
+def test_tokens_of_another_router_are_in_the_row_and_counted_there(clock: Clock) -> None:
+    with recorded() as page:
+        record = begun()
+        record.follow(
+            [(BEGAN_S + 0.2, Tokens(0, 0, (1, 2), "A B")), (BEGAN_S + 0.3, Tokens(0, 2, (3,), "C"))]
+        )
+        say(record, clock, 2.3, "D")
+        record.close()
+    row = record.row()
+    assert (row.completion_tokens, row.ttfmt_s) == (4, pytest.approx(0.2))
+    assert (row.longest_stall_s, row.ttlt_s) == (pytest.approx(2.0), pytest.approx(2.3))
+    assert row.tokens_per_s == pytest.approx(3 / 2.1)
+    assert page.value("tandem_answer_tokens_total", **LABELS) == 1
+    assert page.value("tandem_ttfmt_seconds_count") == 0
+
+
 def test_reasoning_is_no_meaningful_token(clock: Clock) -> None:
     with recorded() as page:
         record = begun(form=AnswerForm(calls="hermes", reasoning="think").text())

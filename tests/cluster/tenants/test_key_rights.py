@@ -184,7 +184,8 @@ def test_keys_of_each_right_are_made_listed_and_removed(tmp_path, capsys):
         ),
         (
             ["--operator", "acme"],
-            "`tandem status`, `role`, `rollout`, `purge`, `stop`, the console and /metrics",
+            "`tandem status`, `top`, `requests`, `explain`, `role`, `rollout`, `purge`, "
+            "`stop`, the console and /metrics",
             "set TANDEM_OPERATOR_KEY for these commands",
         ),
         (["--metrics", "acme"], "/metrics alone", "send the header `Authorization: Bearer KEY`"),

@@ -9,15 +9,15 @@ from cluster.router.rows.endpoint_figures import figures_of, joined
 from cluster.telemetry.requests.row import ChoiceRow, RequestRow
 
 
-def row(endpoint="chat", outcome="ok", refused_for=None, ttft_s=None, gap_p95_s=None):
-    choice = ChoiceRow(0, "local", "p", "d", ttft_s=ttft_s, gap_p95_s=gap_p95_s)
+def row(endpoint="chat", outcome="ok", refused_for=None, ttft_s=None, itl_p95_s=None):
+    choice = ChoiceRow(0, "local", "p", "d", ttft_s=ttft_s, itl_p95_s=itl_p95_s)
     choices = () if ttft_s is None else (choice,)
     return RequestRow("r", endpoint, "v", outcome, refused_for=refused_for, choices=choices)
 
 
 def test_each_request_counts_once():
     rows = [
-        row(ttft_s=0.5, gap_p95_s=0.25),
+        row(ttft_s=0.5, itl_p95_s=0.25),
         row(ttft_s=0.25),
         row(outcome="Refused", refused_for="ttft"),
         row(outcome="Internal"),

@@ -65,3 +65,20 @@ def test_a_lost_router_is_a_failover_too(adopted_s, lost_s, expected):
     came_s = [106.0] if adopted_s > 102 else MARKS.came_s
     adopted = replace(MARKS, adopted_s=adopted_s, came_s=came_s)
     assert spans(*lost_s, marks=adopted) == expected
+
+
+@pytest.mark.parametrize(
+    ("stopped_s", "adopted_s", "lost_s", "expected"),
+    [
+        (103.0, 104.0, (), [(3.0, 6.0, "")]),
+        (103.0, 104.0, (105.0,), [(3.0, 5.0, ""), (5.0, 6.0, "d")]),
+        (103.0, 104.0, (106.5,), [(3.0, 6.0, ""), (6.0, 7.0, "d")]),
+        (100.2, 101.0, (), [(0.2, 1.0, "")]),
+        (104.5, 104.0, (), [(4.0, 6.0, "")]),  # by another clock
+    ],
+)
+def test_the_failover_of_a_lost_router_begins_with_its_last_token(
+    stopped_s, adopted_s, lost_s, expected
+):
+    adopted = replace(MARKS, adopted_s=adopted_s, stopped_s=stopped_s)
+    assert spans(*lost_s, marks=adopted) == expected

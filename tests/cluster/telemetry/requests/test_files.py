@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
+import shutil
 import stat
 import threading
+from io import FileIO
+from itertools import count
 from pathlib import Path
 
 import pytest
 import zstandard
 
 from cluster.config.request_log import RequestLogConfig
+from cluster.telemetry.requests import files
 from cluster.telemetry.requests.files import RowFiles
 from cluster.telemetry.requests.row import ChoiceRow, RequestRow
 from cluster.telemetry.requests.store import RequestStore
 from engine.errors import ConfigError
+from tests.eventually import wait_until
 from tests.metrics_page import recorded
 
 
@@ -110,6 +116,46 @@ def test_a_folder_that_cannot_be_written_loses_rows_and_nothing_else(tmp_path):
         written.add("r-1")
         written.files.close()
         assert page.value("tandem_request_log_lost_total") == 1
+
+
+def test_a_disk_that_was_full_for_a_while_leaves_whole_lines(tmp_path, monkeypatch):
+    full, tried = threading.Event(), threading.Event()
+    full.set()
+
+    class SmallDisk(FileIO):
+        def write(self, data):
+            if not full.is_set():
+                return super().write(data)
+            super().write(data[: len(data) // 2])
+            tried.set()
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(files, "FileIO", SmallDisk)
+    with recorded() as page:
+        written = Written(tmp_path, gather_s=0.0)
+        written.add("lost")
+        assert tried.wait(10)
+        full.clear()
+        written.add("kept")
+        written.files.close()
+        assert page.value("tandem_request_log_lost_total") == 1
+    assert [row["request_id"] for row in rows_in(tmp_path)] == ["kept"]
+
+
+def test_rows_go_on_in_another_file_where_somebody_removed_the_present_one(tmp_path):
+    folder, number = tmp_path / "rows", count()
+    written = Written(folder, gather_s=0.0)
+
+    def another_file() -> bool:
+        written.add(f"r-{next(number)}")
+        return any(one.stat().st_size for one in folder.glob("*.jsonl"))
+
+    wait_until(another_file, 10)
+    shutil.rmtree(folder)
+    wait_until(another_file, 10)
+    written.add("kept")
+    written.files.close()
+    assert rows_in(folder)[-1]["request_id"] == "kept"
 
 
 @pytest.mark.parametrize(

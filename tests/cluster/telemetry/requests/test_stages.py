@@ -114,11 +114,19 @@ def test_a_choice_of_a_lost_router_goes_on_after_a_failover():
         CHOICE, route="local", admitted_s=1.2, transfer_end_s=None, failover_spans=(LOST,)
     )
     assert [name for name, *_ in told(adopted)] == [
-        *("admission", "prefill", "first_flush", "decode", "failover", "decode", "last_flush")
+        *("admission", "prefill_queue", "prefill", "first_flush"),
+        *("decode", "failover", "decode", "last_flush"),
     ]
-    begun_here = replace(CHOICE, failover_spans=(FailoverSpan(0.0, 0.1),))
-    assert told(begun_here)[:2] == [("failover", 0.0, 0.1), ("prefill_queue", 0.1, 0.3)]
-    assert not stage_faults(adopted) + stage_faults(begun_here)
+    assert told(adopted)[:2] == [("admission", 0.0, 0.11), ("prefill_queue", 0.11, 0.3)]
+    handed_over = replace(adopted, route="handed_over", failover_spans=(FailoverSpan(1.2, 1.5),))
+    assert told(handed_over) == told(adopted)
+    begun_here = replace(CHOICE, failover_spans=(FailoverSpan(0.04, 0.1),))
+    assert told(begun_here)[:3] == [
+        ("admission", 0.0, 0.04),
+        ("failover", 0.04, 0.1),
+        ("prefill_queue", 0.1, 0.3),
+    ]
+    assert not stage_faults(adopted) + stage_faults(handed_over) + stage_faults(begun_here)
 
 
 def test_a_choice_without_a_token_has_the_stages_that_are_known():

@@ -34,6 +34,20 @@ def test_the_oldest_rows_leave():
     assert [one.time_to_cancel_s for one in store] == [0.5, None]
 
 
+def test_a_row_is_exchanged_as_long_as_it_is_held():
+    store = RequestStore(1)
+    gone, here = store.add(row("a")), store.add(row("b"))
+    store.exchange(gone, row("c"))
+    store.exchange(here, row("d"))
+    assert held(store) == ["d"]
+
+
+def test_the_id_of_a_client_finds_its_requests():
+    rows = [replace(row("mine-0a1b"), x_request_id="mine"), row("mine-0"), row("other")]
+    assert [one.request_id for one in RowFilter(request_id="mine").of(rows)] == ["mine-0a1b"]
+    assert [one.request_id for one in RowFilter(request_id="mine-0").of(rows)] == ["mine-0"]
+
+
 def test_the_rows_behind_a_number():
     store = RequestStore(3)
     assert (store.last, store.after(0)) == (0, [])

@@ -28,7 +28,8 @@ def test_they_stand_beside_each_other_in_the_order_of_the_stages():
 
 
 def test_a_failover_is_linked_to_what_it_broke_off():
-    lost = replace(CHOICE, choice=1, failover_spans=(FailoverSpan(1.2, 1.5, "d9"),))
+    spans_of_loss = (FailoverSpan(1.2, 1.5, "d9"),)
+    lost = replace(CHOICE, choice=1, completion_tokens=40, failover_spans=spans_of_loss)
     row = replace(ROW, choices=(CHOICE, lost))
     spans = stage_spans(row)
     (failover,) = (one for one in spans if one.name == "failover")
@@ -38,6 +39,8 @@ def test_a_failover_is_linked_to_what_it_broke_off():
     assert broken.end_s == pytest.approx(failover.begin_s)
     following = spans[failover.breaks_off + 2]
     assert (following.name, following.attributes["tandem.replica"]) == ("decode", "d0")
+    assert following.attributes["tandem.completion_tokens"] == 40
+    assert "tandem.completion_tokens" not in broken.attributes, "they are told once"
 
 
 def test_a_request_with_many_choices_has_a_bound():
