@@ -9,26 +9,34 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class PeerQuestion(_message.Message):
-    __slots__ = ("news", "rows", "stop")
+    __slots__ = ("news", "rows", "stop", "blockers")
     NEWS_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     STOP_FIELD_NUMBER: _ClassVar[int]
+    BLOCKERS_FIELD_NUMBER: _ClassVar[int]
     news: NewsQuestion
     rows: RowsQuestion
     stop: StopQuestion
-    def __init__(self, news: _Optional[_Union[NewsQuestion, _Mapping]] = ..., rows: _Optional[_Union[RowsQuestion, _Mapping]] = ..., stop: _Optional[_Union[StopQuestion, _Mapping]] = ...) -> None: ...
+    blockers: BlockersQuestion
+    def __init__(self, news: _Optional[_Union[NewsQuestion, _Mapping]] = ..., rows: _Optional[_Union[RowsQuestion, _Mapping]] = ..., stop: _Optional[_Union[StopQuestion, _Mapping]] = ..., blockers: _Optional[_Union[BlockersQuestion, _Mapping]] = ...) -> None: ...
 
 class PeerAnswer(_message.Message):
-    __slots__ = ("news", "rows", "stop", "failure")
+    __slots__ = ("news", "rows", "stop", "blockers", "failure", "asked_at", "answered_at")
     NEWS_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     STOP_FIELD_NUMBER: _ClassVar[int]
+    BLOCKERS_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
+    ASKED_AT_FIELD_NUMBER: _ClassVar[int]
+    ANSWERED_AT_FIELD_NUMBER: _ClassVar[int]
     news: bytes
     rows: RowsAnswer
     stop: StopAnswer
+    blockers: BlockersAnswer
     failure: _calls_pb2.Failure
-    def __init__(self, news: _Optional[bytes] = ..., rows: _Optional[_Union[RowsAnswer, _Mapping]] = ..., stop: _Optional[_Union[StopAnswer, _Mapping]] = ..., failure: _Optional[_Union[_calls_pb2.Failure, _Mapping]] = ...) -> None: ...
+    asked_at: float
+    answered_at: float
+    def __init__(self, news: _Optional[bytes] = ..., rows: _Optional[_Union[RowsAnswer, _Mapping]] = ..., stop: _Optional[_Union[StopAnswer, _Mapping]] = ..., blockers: _Optional[_Union[BlockersAnswer, _Mapping]] = ..., failure: _Optional[_Union[_calls_pb2.Failure, _Mapping]] = ..., asked_at: _Optional[float] = ..., answered_at: _Optional[float] = ...) -> None: ...
 
 class NewsQuestion(_message.Message):
     __slots__ = ("counts_after", "rows_after")
@@ -73,3 +81,31 @@ class StopAnswer(_message.Message):
     FOUND_FIELD_NUMBER: _ClassVar[int]
     found: bool
     def __init__(self, found: bool = ...) -> None: ...
+
+class BlockersQuestion(_message.Message):
+    __slots__ = ("waits",)
+    WAITS_FIELD_NUMBER: _ClassVar[int]
+    waits: _containers.RepeatedCompositeFieldContainer[ReplicaWait]
+    def __init__(self, waits: _Optional[_Iterable[_Union[ReplicaWait, _Mapping]]] = ...) -> None: ...
+
+class ReplicaWait(_message.Message):
+    __slots__ = ("stage", "choice", "replica", "begin_at", "end_at", "least_s")
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    CHOICE_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_FIELD_NUMBER: _ClassVar[int]
+    BEGIN_AT_FIELD_NUMBER: _ClassVar[int]
+    END_AT_FIELD_NUMBER: _ClassVar[int]
+    LEAST_S_FIELD_NUMBER: _ClassVar[int]
+    stage: str
+    choice: int
+    replica: str
+    begin_at: float
+    end_at: float
+    least_s: float
+    def __init__(self, stage: _Optional[str] = ..., choice: _Optional[int] = ..., replica: _Optional[str] = ..., begin_at: _Optional[float] = ..., end_at: _Optional[float] = ..., least_s: _Optional[float] = ...) -> None: ...
+
+class BlockersAnswer(_message.Message):
+    __slots__ = ("blockers",)
+    BLOCKERS_FIELD_NUMBER: _ClassVar[int]
+    blockers: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, blockers: _Optional[_Iterable[str]] = ...) -> None: ...

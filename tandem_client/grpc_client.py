@@ -225,8 +225,9 @@ class Client:
     async def cancel(self, request_id: str = "", *, stream_id: str = "") -> bool:
         """Cancel a request in any phase; False where no request of that id runs.
 
-        Every router knows a `stream_id`. A `request_id` is known to the router that runs it, so all
-        routers are asked.
+        Every router finds a `stream_id`, and asks the other routers for a `request_id`. Older
+        routers do not, so all known routers are asked. Raises Unavailable where a router that may
+        run the request does not answer.
         """
         request = inference_pb2.CancelRequest(request_id=request_id, stream_id=stream_id)
         if request_id and len(self._routers) > 1:

@@ -131,7 +131,10 @@ class Generator(Protocol):
         ...
 
     async def cancel(self, request_id: str, tenant: str) -> bool:
-        """Cancel a tenant's request in any phase; False where the tenant has none of that id."""
+        """Cancel a tenant's request in any phase, on whichever router; False where there is none.
+
+        Raises Unavailable where a router that may run it does not answer.
+        """
         ...
 
     async def cancel_stream(self, stream_id: str, tenant: str) -> bool:

@@ -42,8 +42,12 @@ def whole_view(
 
 def named(row: Json, router: str) -> Json:
     """The row of any view with the name of its router, also in its words."""
-    found = row | {"router": router}
-    return found | {"words": in_words(found)} if "words" in row else found
+    return in_its_words(row | {"router": router})
+
+
+def in_its_words(row: Json) -> Json:
+    """The row of a view after a change; its words, where it has any, are made anew."""
+    return row | {"words": in_words(row)} if "words" in row else row
 
 
 def running_view(view: RunningView, itl: RunningItl) -> Json:

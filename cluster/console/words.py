@@ -115,7 +115,7 @@ def _sentences(row: Row, choice: Row) -> Iterator[str]:
     behind = _behind(row, choice, "prefill_queue")
     if queue_s >= _LEAST_S or behind:
         where = plain(choice.get("prefill_replica", "its replica"))
-        nobody = "; this router knows no prompt that was computed there meanwhile"
+        nobody = "; no prompt is known that was computed there meanwhile"
         yield f"It was queued on {where} for {exact_time(queue_s)}{behind or nobody}."
     if took.get("decode_admission", 0.0) >= _LEAST_S:
         yield _AT_DECODE.get(choice.get("decode_waited_for", ""), _ON_OFFER).format(
@@ -188,7 +188,8 @@ def _behind(row: Row, choice: Row, stage: str) -> str:
         plain(
             f"{_named(row, one)} ({one['tenant']}, {one['endpoint']}, "
             f"{one['prompt_tokens']} prompt tokens, {exact_time(one['seconds'])}"
-            f"{', still running' if one.get('running') else ''})"
+            f"{', still running' if one.get('running') else ''}"
+            f"{', of ' + str(one['router']) if 'router' in one else ''})"
         )
         for one in row.get("behind", ())
         if one["stage"] == stage and one["choice"] == choice["choice"]
@@ -197,7 +198,7 @@ def _behind(row: Row, choice: Row, stage: str) -> str:
 
 
 def _named(row: Row, blocker: Row) -> str:
-    if blocker["request_id"] == row["request_id"]:
+    if blocker["request_id"] == row["request_id"] and "router" not in blocker:
         return f"its choice {blocker['of_choice']}"
     return str(blocker["request_id"])
 
@@ -241,6 +242,8 @@ def _often(number: int) -> str:
 
 
 def _ending(row: Row) -> Iterator[str]:
+    for router, reason in row.get("behind_without", {}).items():
+        yield plain(f"It may also have waited behind requests of {router}: {reason}.")
     if not row["choices"]:
         yield from _waited(row)
     if "reason" in row:

@@ -27,6 +27,7 @@ from cluster.placement.placement import Placement
 from cluster.replica_record import ReplicaLoad
 from cluster.router.accounting import RequestAccount, RequestAccounting
 from cluster.router.failover import Failover
+from cluster.router.peers.request_stops import RequestStops
 from cluster.router.phases import EmitOf, RequestPhases
 from cluster.router.preprocessor import Preprocessor
 from cluster.router.request_tasks import RequestTasks
@@ -38,7 +39,7 @@ from cluster.rpc.client_stream import CallStreams
 from cluster.telemetry import router_metrics as metrics
 from cluster.telemetry.loop_lag import LoopLag
 from cluster.tenants.fair_share import FairShare
-from engine.errors import Cancelled, InvalidRequest, NotFound, Overloaded, TandemError, Unavailable
+from engine.errors import InvalidRequest, NotFound, Overloaded, TandemError, Unavailable
 from engine.kv.prefix_digest import DEFAULT_TENANT
 from engine.text.text_offsets import TextOffsets
 from protos.wire.client import Connector
@@ -52,7 +53,8 @@ _LEAST_RETRY_S = 1.0
 class Router:
     """Serves requests from the pools. Implements `cluster.api.requests.Generator`.
 
-    `silent` is to be told of each tick of the load reports. `in_flight` has what runs here.
+    `silent` is to be told of each tick of the load reports. `in_flight` has what runs here, and
+    `stops` ends it.
     """
 
     def __init__(
@@ -87,6 +89,7 @@ class Router:
             self._failover,
         )
         self.in_flight = RunningRequests(config.max_requests)
+        self.stops = RequestStops(self.in_flight)
         self._tasks = tasks = RequestTasks(accounting, self.in_flight)
         rest = RestRunner(
             self.in_flight, tasks, accounting, self._phases, self._counts_for, self._check_open
@@ -151,12 +154,8 @@ class Router:
         return self.in_flight.end_plain()
 
     async def cancel(self, request_id: str, tenant: str) -> bool:
-        """End a tenant's request wherever it is; False where it has none under that id."""
-        running = self.in_flight.find(self._counts_for(tenant), request_id)
-        if running is None or running.task is None:
-            return False
-        running.cancel(Cancelled("the request was cancelled"))
-        return True
+        """End a tenant's request on any router; see `RequestStops.cancel`."""
+        return await self.stops.cancel(request_id, self._counts_for(tenant))
 
     async def cancel_stream(self, stream_id: str, tenant: str) -> bool:
         """End a tenant's resumable request on any router; False where it has none."""

@@ -30,6 +30,7 @@ from cluster.router.console.access import OperatorAccess
 from cluster.router.console.parts import FrontEndKeys, KnownCluster, OwnRouter
 from cluster.router.front_ends import FrontEnds
 from cluster.router.peer_exchange import PeerExchange
+from cluster.router.peers.peer_calls import Peers
 from cluster.router.router import Router
 from cluster.rpc.load_reports_client import LoadReports
 from cluster.rpc.membership import Membership
@@ -50,10 +51,10 @@ _DRAIN_POLL_S = 0.05
 class RouterServer:
     """One router that listens on the configured ports. `RouterServer.start` makes one.
 
-    `router`, `requests`, `pools`, `placement` and `fairness` are public, to be observed. `node` is
-    this host's address for other hosts, if the router listens on all addresses. `wake` starts the
-    first replica of a pool that sleeps. `operators` are hashes of operators' keys besides those
-    that `router.api_keys` names.
+    `router`, `requests`, `pools`, `peers`, `placement` and `fairness` are public, to be observed.
+    `node` is this host's address for other hosts, if the router listens on all addresses. `wake`
+    starts the first replica of a pool that sleeps. `operators` are hashes of operators' keys
+    besides those that `router.api_keys` names.
     """
 
     def __init__(
@@ -106,6 +107,7 @@ class RouterServer:
             assembly.new_journal(config, exchange.router, self._identity),
         )
         self.requests.store.running = self.router.in_flight.rows
+        self.peers = self.router.stops.peers = Peers(router_id, self.pools.members, connector)
         self._front_ends: FrontEnds | None = None
         self._heartbeat: LeaseHeartbeat | None = None
         self._autoscaling: set[asyncio.Task[None]] = set()
@@ -219,7 +221,7 @@ class RouterServer:
     async def _open_front_ends(self) -> None:
         access = OperatorAccess(
             OwnRouter(self.id, self._config, self.router, self._exchange, self.requests.store),
-            KnownCluster(self.pools, self._directory, self._membership, self._latest),
+            KnownCluster(self.pools, self._directory, self._membership, self._latest, self.peers),
             FrontEndKeys(self._keys, self._operators),
         )
         front_ends = await FrontEnds.open(access, self._metrics, self._node)
@@ -273,6 +275,7 @@ class RouterServer:
     def _membership_changed(self, change: Change) -> None:
         self._reports.follow(self.pools.members())
         self.router.members_changed()
+        self.peers.gone(change.lost)
         for record in change.joined:
             metrics.JOINED.inc(role=record.home or record.role)
         for record in change.lost:

@@ -88,7 +88,8 @@ class InferenceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Cancel(self, request, context):
-        """Cancels a running request in any phase. Unknown ids are reported, not an error.
+        """Cancels a running request in any phase, whichever router runs it. Unknown ids are reported, not an
+        error. Unavailable: another router, which may run it, did not answer within a second.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack
 import httpx
 import pytest
 
-from engine.errors import TandemError
+from engine.errors import Cancelled, TandemError
 from engine.types.sampling_params import SamplingParams
 from tandem_client import Client
 from tests.e2e.serving import serve
@@ -92,6 +92,23 @@ async def test_an_operator_sees_and_stops_the_requests_of_both_routers(serving):
         assert {line[0] for line in lines} == routers(serving), "both routers had requests"
         explained = await asyncio.to_thread(serving.tandem, "explain", names[0])
         assert f"request {names[0]}: cancelled" in explained.stdout
+
+
+async def test_a_client_cancels_whichever_router_runs_its_request(serving):
+    names = [f"c-{number}" for number in range(10)]
+    options = {"max_tokens": 3000, "ignore_eos": True}
+    async with AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(Client(serving.grpc)) for _ in names]
+        asked = zip(clients, names, strict=True)
+        tasks = [
+            asyncio.create_task(one.complete("hello", request_id=name, **options))
+            for one, name in asked
+        ]
+        (canceller, *_) = clients
+        for name in names:  # it may not have arrived yet
+            await eventually(lambda name=name: canceller.cancel(name))
+        ended = await asyncio.gather(*tasks, return_exceptions=True)
+    assert all(isinstance(one, Cancelled) for one in ended), ended
 
 
 def ids_of(answer):

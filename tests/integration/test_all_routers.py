@@ -253,3 +253,4 @@ async def test_a_router_of_an_older_version_is_named(config):
         await local.directory.register(old)
         await feed.until(lambda one: one.state["routers"].get("router-old"))
         assert feed.state["routers"]["router-old"] == "its version answers no other router"
+        await local.directory.remove(old.id)

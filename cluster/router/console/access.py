@@ -13,7 +13,6 @@ from cluster.router.console.parts import FrontEndKeys, KnownCluster, OwnRouter
 from cluster.router.console.peer_server import PeerServer
 from cluster.router.console.view import RouterView
 from cluster.router.peers.news_following import FollowedNews
-from cluster.router.peers.peer_calls import Peers
 from cluster.router.peers.peer_port import PeerPort
 from cluster.router.rows.gathered_rows import GatheredRows
 
@@ -40,7 +39,7 @@ class OperatorAccess:
 
     def console(self) -> Console:
         """The page of operators."""
-        view = ClusterView(self._view(), FollowedNews(self._peers()), self._rows())
+        view = ClusterView(self._view(), FollowedNews(self.cluster.peers), self._rows())
         return Console(view, self._acts(), self.keys.clients, self.keys.operators)
 
     async def peer_port(self, host: str) -> PeerPort:
@@ -48,18 +47,14 @@ class OperatorAccess:
 
         Only members of the cluster get in, and the asking router has checked the operator's key.
         """
-        server = PeerServer(NewsFeed(self._view()), self._rows(), self._acts().stop_here)
+        server = PeerServer(NewsFeed(self._view()), self._rows(), self.own.router.stops.here)
         return await PeerPort.open(self.cluster.membership, server.serve, host)
 
     def _view(self) -> RouterView:
         return RouterView(self.own, self.cluster)
 
     def _acts(self) -> OperatorActs:
-        return OperatorActs(self.own, self.cluster, self._peers())
+        return OperatorActs(self.own, self.cluster)
 
     def _rows(self) -> GatheredRows:
-        return GatheredRows(self.own.rows, self._peers())
-
-    def _peers(self) -> Peers:
-        known = self.cluster
-        return Peers(self.own.name, known.pools.members, known.membership.connector())
+        return GatheredRows(self.own.rows, self.cluster.peers)

@@ -6,10 +6,8 @@ import logging
 
 from cluster.console.source import ReplicaEnd, unanswered
 from cluster.router.console.parts import KnownCluster, OwnRouter
-from cluster.router.peers.peer_calls import Peers
 from cluster.rpc.role_control import request_end
-from engine.errors import Cancelled, NotFound, Unavailable, shown
-from protos.peer_pb2 import PeerQuestion, StopQuestion
+from engine.errors import NotFound, Unavailable, shown
 
 log = logging.getLogger(__name__)
 
@@ -17,36 +15,22 @@ log = logging.getLogger(__name__)
 class OperatorActs:
     """Acts of operators from one router. Each is logged with the operator's name."""
 
-    def __init__(self, own: OwnRouter, cluster: KnownCluster, peers: Peers) -> None:
-        self._own = own
+    def __init__(self, own: OwnRouter, cluster: KnownCluster) -> None:
+        self._stops = own.router.stops
         self._cluster = cluster
-        self._peers = peers
 
     async def stop_request(self, request_id: str, tenant: str, operator: str) -> None:
         """End a request that runs here or in another router.
 
         NotFound where none has that id, Unavailable where a router that may have it is silent.
         """
-        if self.stop_here(request_id, tenant, operator):
-            return
-        stop = StopQuestion(request_id=request_id, tenant=tenant, operator=operator)
-        asked = await self._peers.ask_all(PeerQuestion(stop=stop), lambda one: one.stop.found)
-        if any(one.stop.found for one in asked.found.values()):
+        outcome = await self._stops.anywhere(request_id, tenant, operator)
+        if outcome.found:
             return
         text = f"no request {shown(request_id)} of this tenant was found that runs"
-        if asked.silent:
-            raise Unavailable(text + unanswered(asked.silent))
+        if outcome.silent:
+            raise Unavailable(text + unanswered(outcome.silent))
         raise NotFound(text)
-
-    def stop_here(self, request_id: str, tenant: str, operator: str) -> bool:
-        """End a request that runs in this router; False where none has that id."""
-        running = self._own.router.in_flight.find(tenant, request_id)
-        if running is None or running.task is None:
-            return False
-        running.cancel(Cancelled("an operator stopped the request"))
-        stopped = {"operator": operator, "request_id": request_id, "tenant": tenant}
-        log.warning("request stopped by an operator", extra=stopped)
-        return True
 
     async def end_replica(self, replica: str, how: ReplicaEnd, operator: str) -> None:
         """Drain or kill a replica, which Ray Serve replaces.

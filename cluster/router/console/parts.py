@@ -10,6 +10,7 @@ from cluster.discovery.healthy_replicas import HealthyReplicas
 from cluster.discovery.redis_directory import Directory
 from cluster.replica_record import ReplicaRecord
 from cluster.router.peer_exchange import PeerExchange
+from cluster.router.peers.peer_calls import Peers
 from cluster.router.router import Router
 from cluster.rpc.membership import Membership
 from cluster.telemetry.requests.store import RequestStore
@@ -29,7 +30,7 @@ class OwnRouter:
 
 @dataclass(frozen=True, slots=True)
 class KnownCluster:
-    """The rest of the cluster as this router knows and reaches it.
+    """The rest of the cluster as this router knows and reaches it; `peers` are the other routers.
 
     `latest` adds the newest load to a record, because the directory learns of it once a second.
     """
@@ -38,6 +39,7 @@ class KnownCluster:
     directory: Directory
     membership: Membership
     latest: Callable[[ReplicaRecord], ReplicaRecord]
+    peers: Peers
 
 
 @dataclass(frozen=True, slots=True)

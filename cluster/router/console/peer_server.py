@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 
 from google.protobuf.message import DecodeError
 
 from cluster.console.news_feed import NewsFeed
-from cluster.router.peers.peer_calls import MOST_ANSWER_BYTES
+from cluster.router.peers.clocks import row_clock
+from cluster.router.peers.peer_calls import MOST_ANSWER_BYTES, SMALL_BYTES, deadline
 from cluster.router.rows.gathered_rows import GatheredRows
 from engine.errors import Internal, InvalidRequest, TandemError
 from protos.peer_pb2 import PeerAnswer, PeerQuestion, StopAnswer
@@ -17,6 +19,8 @@ from protos.wire.streams import FrameStream
 
 log = logging.getLogger(__name__)
 
+# Bound: how long a router may ask nothing, and how long it may take an answer.
+IDLE_S = 30.0
 # Ends a request of this id and tenant for that operator, and says whether it ran here.
 StopHere = Callable[[str, str, str], bool]
 
@@ -24,20 +28,32 @@ StopHere = Callable[[str, str, str], bool]
 class PeerServer:
     """Answers from the news and the rows of this router, and stops its requests."""
 
-    def __init__(self, news: NewsFeed, rows: GatheredRows, stop_here: StopHere) -> None:
+    def __init__(
+        self,
+        news: NewsFeed,
+        rows: GatheredRows,
+        stop_here: StopHere,
+        now: Callable[[], float] = row_clock,
+    ) -> None:
         self._news = news
         self._rows = rows
         self._stop_here = stop_here
+        self._now = now
 
     async def serve(self, stream: FrameStream) -> None:
-        """Answer one question after the other until the other router hangs up."""
+        """Answer one question after the other until the other router hangs up, or is idle."""
         while True:
-            answer = await self._answered(await stream.read())
-            written = answer.SerializeToString()
-            if len(written) > MOST_ANSWER_BYTES:
-                error = InvalidRequest("the answer is too large: ask for fewer requests")
-                written = _failed(error).SerializeToString()
-            await stream.write(written)
+            async with deadline(IDLE_S):
+                data = await stream.read()
+            asked_at = self._now()
+            answer = await self._answered(data)
+            answer.asked_at, answer.answered_at = asked_at, self._now()
+            if answer.ByteSize() <= SMALL_BYTES:
+                written = _written(answer)
+            else:
+                written = await asyncio.to_thread(_written, answer)
+            async with deadline(IDLE_S):
+                await stream.write(written)
 
     async def _answered(self, data: bytes) -> PeerAnswer:
         try:
@@ -61,7 +77,17 @@ class PeerServer:
             stop = question.stop
             found = self._stop_here(stop.request_id, stop.tenant, stop.operator)
             return PeerAnswer(stop=StopAnswer(found=found))
-        raise InvalidRequest("this router does not know the question")
+        if kind == "blockers":
+            return PeerAnswer(blockers=await self._rows.blockers.answer(question.blockers))
+        raise InvalidRequest("its version does not know the question")
+
+
+def _written(answer: PeerAnswer) -> bytes:
+    written = answer.SerializeToString()
+    if len(written) <= MOST_ANSWER_BYTES:
+        return written
+    error = InvalidRequest("the answer is too large: ask for fewer requests")
+    return _failed(error).SerializeToString()
 
 
 def _failed(error: TandemError) -> PeerAnswer:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 from pydantic import TypeAdapter
 
@@ -17,7 +18,8 @@ from cluster.console.time_series import WINDOW_S
 from cluster.console.ttft_sample import TtftSample
 from cluster.router.peers.peer_calls import Peers
 from cluster.router.rows.endpoint_figures import figures_of, joined
-from cluster.telemetry.requests.behind import with_blockers
+from cluster.router.rows.gathered_blockers import BAD_ROW, GatheredBlockers, KnownClocks
+from cluster.telemetry.requests.behind import waits_of, with_blockers
 from cluster.telemetry.requests.row import RequestRow, brief, with_choices
 from cluster.telemetry.requests.row_order import rank
 from cluster.telemetry.requests.store import RequestStore, RowFilter
@@ -54,21 +56,36 @@ class GatheredRows:
     def __init__(self, store: RequestStore, peers: Peers) -> None:
         self._store = store
         self._peers = peers
+        self.blockers = GatheredBlockers(store, peers)
 
     async def gather(self, question: RowsQuestion) -> RowList:
         """The rows of all routers that answer, in the order of the filter.
 
-        InvalidRequest for a wrong filter. In a cluster of one router rows name no router.
+        InvalidRequest for a wrong filter. In a cluster of one router rows name no router. A row by
+        its id also has what it waited behind in other routers. Where no router has it, the routers
+        that are gone are among the silent ones.
         """
         if not self._peers.others():
-            return await self._own(question)
+            found, known = await self._own(question), KnownClocks()
+        else:
+            found, known = await self._of_all(question)
+        if not question.wanted.request_id:
+            return found
+        if not found.rows:
+            return replace(found, silent=self._peers.gone_since(0.0) | dict(found.silent))
+        adding = (self.blockers.added(row, known) for row in found.rows)
+        return replace(found, rows=await asyncio.gather(*adding))
+
+    async def _of_all(self, question: RowsQuestion) -> tuple[RowList, KnownClocks]:
         own, answers = await asyncio.gather(
             self._own(question), self._peers.ask_all(PeerQuestion(rows=question))
         )
         silent = dict(answers.silent)
         found = {name: one.rows for name, one in answers.found.items()}
         # A loop over thousands of rows would delay tokens.
-        return await asyncio.to_thread(_merged, self._peers.name, own, found, silent, question)
+        merged = await asyncio.to_thread(_merged, self._peers.name, own, found, silent, question)
+        clocks = {name: one for name, one in answers.clocks.items() if name not in silent}
+        return merged, KnownClocks(clocks, silent)
 
     async def answer(self, question: RowsQuestion) -> RowsAnswer:
         """The rows of this router alone, for another router; InvalidRequest for a wrong filter."""
@@ -150,6 +167,18 @@ def _first_tokens(rows: Sequence[RequestRow]) -> list[TtftSample]:
     return [one for one in samples if one is not None]
 
 
+def _check_rows(rows: list[Json], *, slowest: bool, whole: bool) -> None:
+    """Read the rows of another router once; raises one of BAD_ROW."""
+    for row in rows:
+        if not math.isfinite(rank(row, slowest=slowest)):
+            raise ValueError("a time that is not finite")
+        if whole:
+            waits_of(row)
+            [one["seconds"] + one["choice"] for one in row["behind"]]
+        elif "choices" in row:
+            len(row["choices"])
+
+
 def _merged(
     name: str,
     own: RowList,
@@ -164,13 +193,13 @@ def _merged(
     for router, answer in answers.items():
         try:
             theirs = [named(json.loads(row), router) for row in answer.rows]
-            [rank(row, slowest=slowest) for row in theirs]
+            _check_rows(theirs, slowest=slowest, whole=bool(question.wanted.request_id))
             samples = []
             if answer.first_tokens:
                 samples = _FIRST_TOKENS.validate_json(answer.first_tokens)
             if not all(one.sound for one in samples):
                 raise ValueError("first tokens that cannot be counted")
-        except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
+        except BAD_ROW:
             silent[router] = "its rows cannot be read"
             continue
         first_tokens += samples

@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from cluster.telemetry.requests.row import ChoiceRow, RequestRow, whole
 
 # Bound: the requests that are named for one wait.
-_MOST_NAMED = 5
-# The shortest overlap with a wait that is named.
-_LEAST_S = 1e-3
+MOST_NAMED = 5
+# The shortest wait, and the shortest overlap with it, that is named.
+LEAST_S = 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaWait:
+    """The time, in seconds since the epoch, for which a choice waited for a replica in a stage.
+
+    What had the replica for less than `least_s` of it is not named.
+    """
+
+    stage: str
+    choice: int
+    replica: str
+    begin_s: float
+    end_s: float
+    least_s: float = LEAST_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +66,50 @@ def blockers(
     """What each choice of a request waited behind, for each wait the longest first.
 
     `rows` ended, and those in `running` go on; all are of the same router. A prompt that is still
-    computed is not known, and neither is a request of another router.
+    computed is not known.
     """
-    there = [row, *(other for other in rows if other is not row and _overlap(row, other))]
-    known = {_name(one) for one in there}
+    return blockers_of(waits_of(whole(row)), rows, running, row)
+
+
+def waits_of(row: Mapping[str, Any]) -> list[ReplicaWait]:
+    """The waits of a row of `with_blockers`, by choice.
+
+    A row of another router raises KeyError, TypeError, ValueError or AttributeError if it is bad.
+    """
+    found = []
+    for choice in row["choices"]:
+        sent_s = choice.get("sent_s") or choice.get("admitted_s") or 0.0
+        for stage, replica, begin_s, end_s in (
+            ("prefill_queue", "prefill_replica", sent_s, choice.get("queue_s")),
+            ("decode_admission", "decode_replica", *_on_offer(choice)),
+        ):
+            if begin_s is not None and end_s is not None and end_s - begin_s >= LEAST_S:
+                span = (row["received_at"] + begin_s, row["received_at"] + end_s)
+                found.append(ReplicaWait(stage, choice["choice"], choice.get(replica, ""), *span))
+    return found
+
+
+def blockers_of(
+    waits: Sequence[ReplicaWait],
+    rows: Iterable[RequestRow],
+    running: Iterable[RequestRow] = (),
+    own: RequestRow | None = None,
+) -> list[Blocker]:
+    """The blockers of each wait. `own` is the row that waited, which may be among the rows."""
+    if not waits:
+        return []
+    begin_s, end_s = min(one.begin_s for one in waits), max(one.end_s for one in waits)
+    ended = [one for one in rows if one is not own]
+    there = [one for one in ended if one.received_at < end_s and begin_s < _ended_s(one)]
+    known = {_name(one) for one in ended}
     there += [one for one in running if _name(one) not in known]
+    if own is not None:
+        there.insert(0, own)
     found: list[Blocker] = []
-    for choice in row.choices:
-        found += _of_prefill(row, choice, there)
-        found += _of_decode(row, choice, there)
+    for wait in waits:
+        spans_of = _SPANS.get(wait.stage)
+        if spans_of is not None:
+            found += _named(wait, spans_of(wait, there), own)
     return found
 
 
@@ -70,34 +120,36 @@ def with_blockers(
     return whole(row) | {"behind": [asdict(one) for one in blockers(row, rows, running)]}
 
 
-def _of_prefill(row: RequestRow, choice: ChoiceRow, there: list[RequestRow]) -> list[Blocker]:
-    """The prompts that its prefill replica computed while it was queued, each by its share."""
-    if choice.queue_s is None:
-        return []
-    sent_s = choice.sent_s or choice.admitted_s or 0.0
-    wait = row.received_at + sent_s, row.received_at + choice.queue_s
+def _on_offer(choice: Mapping[str, Any]) -> tuple[float | None, float | None]:
+    """From the offer of its KV to the admission at decode."""
+    return choice.get("offered_s"), choice.get("decode_admitted_s")
+
+
+def _of_prefill(wait: ReplicaWait, there: list[RequestRow]) -> list[_Occupancy]:
+    """The prompts that the replica computed, each by its share."""
     spans = []
     for other in there:
         for one in other.choices:
-            if one.prefill_replica == choice.prefill_replica and one.queue_s is not None:
+            if one.prefill_replica == wait.replica and one.queue_s is not None:
                 begin_s, took_s = other.received_at + one.queue_s, one.prefill_s or 0.0
                 part = min(1.0, (one.prefill_share_s or took_s) / took_s) if took_s else 0.0
                 spans.append(_Occupancy(other, one, begin_s, begin_s + took_s, part))
-    return _named("prefill_queue", row, choice, choice.prefill_replica, wait, spans)
+    return spans
 
 
-def _of_decode(row: RequestRow, choice: ChoiceRow, there: list[RequestRow]) -> list[Blocker]:
-    """The streams of its decode replica while its KV was on offer there."""
-    if choice.offered_s is None or choice.decode_admitted_s is None:
-        return []
-    wait = row.received_at + choice.offered_s, row.received_at + choice.decode_admitted_s
+def _of_decode(wait: ReplicaWait, there: list[RequestRow]) -> list[_Occupancy]:
+    """The streams of the replica."""
     spans = []
     for other in there:
         for one in other.choices:
-            if one.decode_replica == choice.decode_replica and one.ttft_s is not None:
+            if one.decode_replica == wait.replica and one.ttft_s is not None:
                 begin_s = other.received_at + (one.decode_admitted_s or one.ttft_s)
                 spans.append(_Occupancy(other, one, begin_s, _end_s(other, one)))
-    return _named("decode_admission", row, choice, choice.decode_replica, wait, spans)
+    return spans
+
+
+# Who has the replica in a stage; a wait in any other stage has no blockers.
+_SPANS = {"prefill_queue": _of_prefill, "decode_admission": _of_decode}
 
 
 def _end_s(row: RequestRow, choice: ChoiceRow) -> float:
@@ -106,23 +158,17 @@ def _end_s(row: RequestRow, choice: ChoiceRow) -> float:
     return row.received_at + (choice.ttlt_s or choice.ttft_s or 0.0)
 
 
-def _named(
-    stage: str,
-    row: RequestRow,
-    choice: ChoiceRow,
-    replica: str,
-    wait: tuple[float, float],
-    spans: list[_Occupancy],
-) -> list[Blocker]:
+def _named(wait: ReplicaWait, spans: list[_Occupancy], own: RequestRow | None) -> list[Blocker]:
     found = []
     for span in spans:
-        seconds = span.part * (min(span.end_s, wait[1]) - max(span.begin_s, wait[0]))
-        if seconds >= _LEAST_S and (span.row is not row or span.choice.choice != choice.choice):
+        seconds = span.part * (min(span.end_s, wait.end_s) - max(span.begin_s, wait.begin_s))
+        itself = span.row is own and span.choice.choice == wait.choice
+        if seconds >= wait.least_s and not itself:
             found.append(
                 Blocker(
-                    stage,
-                    choice.choice,
-                    replica,
+                    wait.stage,
+                    wait.choice,
+                    wait.replica,
                     span.row.request_id,
                     span.row.tenant,
                     span.row.endpoint,
@@ -132,13 +178,11 @@ def _named(
                     running=span.row.total_s is None,
                 )
             )
-    return sorted(found, key=lambda one: -one.seconds)[:_MOST_NAMED]
+    return sorted(found, key=lambda one: -one.seconds)[:MOST_NAMED]
 
 
-def _overlap(row: RequestRow, other: RequestRow) -> bool:
-    """Whether both, which have ended, were there at one time."""
-    ends = [one.received_at + (one.total_s or 0.0) for one in (row, other)]
-    return row.received_at < ends[1] and other.received_at < ends[0]
+def _ended_s(row: RequestRow) -> float:
+    return row.received_at + (row.total_s or 0.0)
 
 
 def _name(row: RequestRow) -> tuple[str, str, float]:

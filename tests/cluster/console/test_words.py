@@ -94,8 +94,7 @@ def test_a_choice_names_the_choice_before_it():
         "100.0 ms)."
     ) in found
     assert (
-        "It was queued on p0 for 100.0 ms; this router knows no prompt that was computed there "
-        "meanwhile."
+        "It was queued on p0 for 100.0 ms; no prompt is known that was computed there meanwhile."
     ) in found
 
 

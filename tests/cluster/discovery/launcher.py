@@ -110,8 +110,10 @@ class Context:
 def admin_of(directory, running=RUNNING):
     """The router's methods for operators, without a key."""
     roster = HealthyReplicas(Roster())
-    known = KnownCluster(roster, directory, Membership(SECRET), roster.latest)
-    rows = GatheredRows(RequestStore(), Peers("", list, known.membership.connector()))
+    membership = Membership(SECRET)
+    peers = Peers("", list, membership.connector())
+    known = KnownCluster(roster, directory, membership, roster.latest, peers)
+    rows = GatheredRows(RequestStore(), peers)
     return AdminServicer(running, known, Anybody({}), CanaryRouting({}), no_streams, rows)
 
 

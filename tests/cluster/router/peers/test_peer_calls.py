@@ -5,15 +5,24 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
+from contextlib import asynccontextmanager
 
 import pytest
 
-from cluster.router.peers.peer_calls import MOST_PEERS, Peers
+from cluster.replica_record import ReplicaRecord
+from cluster.router.peers.peer_calls import MOST_ANSWER_BYTES, MOST_PEERS, Peers
 from engine.errors import InvalidRequest, NotFound, Unavailable
-from protos.peer_pb2 import PeerAnswer, PeerQuestion, RowsAnswer, StopAnswer, StopQuestion
+from protos.peer_pb2 import (
+    PeerAnswer,
+    PeerQuestion,
+    RowsAnswer,
+    RowsQuestion,
+    StopAnswer,
+    StopQuestion,
+)
 from protos.status import failure_to_proto
 from tests.cluster.router.peers.rig import answering, peers_of, record, saying
-from tests.protos.wire.rig import OTHER_SECRET, connector
+from tests.protos.wire.rig import OTHER_SECRET, SECRET, connector, listening
 
 QUESTION = PeerQuestion(stop=StopQuestion(request_id="r", tenant="acme", operator="alice"))
 FOUND, MISSED = (PeerAnswer(stop=StopAnswer(found=one)) for one in (True, False))
@@ -67,6 +76,78 @@ async def hangs_up(stream):
 async def nonsense(stream):
     await stream.read()
     await stream.write(b"\xff\xff\xff")
+
+
+class RawRouter(asyncio.Protocol):
+    """Answers any question with these bytes, again and again, without a frame."""
+
+    def __init__(self, answer, again_s):
+        self.answer, self.again_s = answer, again_s
+
+    def connection_made(self, transport):
+        self.transport = transport
+
+    def data_received(self, data):
+        self.transport.write(self.answer)
+        asyncio.get_running_loop().call_later(self.again_s, self.data_received, b"")
+
+
+@asynccontextmanager
+async def beside(answer, again_s=60.0):
+    """The peers of a router beside which such a router is, and one that answers."""
+    async with (
+        listening({"peer": lambda: RawRouter(answer, again_s)}, SECRET) as odd,
+        answering(saying(lambda question: FOUND)) as address,
+    ):
+        records = [record("odd", odd.address), record("one", address)]
+        yield Peers("here", lambda: records, connector())
+
+
+ALIVE = bytes(4)
+
+
+@pytest.mark.parametrize("answer", [b"\0\0", (100).to_bytes(4, "big") + b"half", ALIVE])
+async def test_half_an_answer_and_signs_of_life_are_none_in_time(answer):
+    async with beside(answer, 0.01 if answer == ALIVE else 60.0) as peers:
+        began_s = time.monotonic()
+        answers = await peers.ask_all(QUESTION, timeout_s=0.3)
+        assert time.monotonic() - began_s < 2
+    assert answers.found == {"one": FOUND}
+    assert answers.silent == {"odd": "it did not answer for 0.3 s"}
+
+
+async def test_a_huge_answer_is_refused_by_its_length_alone():
+    async with beside((1 << 31).to_bytes(4, "big")) as peers:
+        answers = await peers.ask_all(QUESTION, timeout_s=30)
+    most = MOST_ANSWER_BYTES
+    assert answers.silent == {"odd": f"a message of {1 << 31} bytes came, and {most} are the most"}
+
+
+async def test_a_large_answer_is_read_and_a_long_reason_is_cut():
+    large = PeerAnswer(rows=RowsAnswer(rows=["x" * 1000] * 1000))
+    failed = PeerAnswer(failure=failure_to_proto(NotFound("none")))
+    failed.failure.message = "why\n" * 100_000
+    serves = {"large": saying(lambda question: large), "failed": saying(lambda question: failed)}
+    async with peers_of(**serves) as (peers, _):
+        answers = await peers.ask_all(PeerQuestion(rows=RowsQuestion()))
+    assert answers.found == {"large": large}
+    reason = answers.silent["failed"]
+    assert reason.startswith("why why") and len(reason) < 1000
+
+
+async def test_routers_that_left_are_remembered_for_an_hour():
+    now = 1e9
+    peers = Peers("here", lambda: [record("back", "")], connector(), lambda: now)
+    lost = [record(name, "") for name in ("here", "back", "early")]
+    peers.gone([*lost, ReplicaRecord("decode-0", "decode", "", 1)])
+    now += 100.0
+    peers.gone([record("late", "")])
+    assert peers.gone_since(0.0).keys() == {"early", "late"}
+    assert peers.gone_since(now - 50.0) == {"late": "it left 0 s ago, and its rows are gone"}
+    now += 3550.0
+    assert peers.gone_since(0.0) == {"late": "it left 59 min ago, and its rows are gone"}
+    peers.gone(record(f"r{number}", "") for number in range(100))
+    assert len(peers.gone_since(0.0)) == 16
 
 
 @pytest.mark.parametrize(
