@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13protos/router.proto\x12\x12tandem.internal.v1\"\x0f\n\rStatusRequest\"\x96\x02\n\x0eStatusResponse\x12\x33\n\x08replicas\x18\x01 \x03(\x0b\x32!.tandem.internal.v1.ReplicaStatus\x12\x0f\n\x07missing\x18\x02 \x03(\t\x12\x32\n\x08\x63\x61naries\x18\x03 \x03(\x0b\x32 .tandem.internal.v1.CanaryStatus\x12\x0e\n\x06\x63onfig\x18\x04 \x01(\t\x12\x37\n\x07rollout\x18\x05 \x01(\x0b\x32!.tandem.internal.v1.RolloutStatusH\x00\x88\x01\x01\x12\x35\n\x08starting\x18\x06 \x03(\x0b\x32#.tandem.internal.v1.StartingReplicaB\n\n\x08_rollout\"\x97\x01\n\x0fStartingReplica\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04role\x18\x02 \x01(\t\x12\r\n\x05stage\x18\x03 \x01(\t\x12\x10\n\x08progress\x18\x04 \x01(\t\x12\x0c\n\x04\x64one\x18\x05 \x01(\x04\x12\r\n\x05total\x18\x06 \x01(\x04\x12\x0c\n\x04unit\x18\x07 \x01(\t\x12\x13\n\x06left_s\x18\x08 \x01(\x01H\x00\x88\x01\x01\x42\t\n\x07_left_s\"K\n\rRolloutStatus\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\r\n\x05state\x18\x03 \x01(\t\x12\x0e\n\x06reason\x18\x04 \x01(\t\"\x99\x01\n\x0c\x43\x61naryStatus\x12\x10\n\x08\x65ndpoint\x18\x01 \x01(\t\x12\x11\n\tserved_as\x18\x02 \x01(\t\x12\r\n\x05share\x18\x03 \x01(\x01\x12\x18\n\x0brolled_back\x18\x04 \x01(\tH\x00\x88\x01\x01\x12+\n\x04\x61rms\x18\x05 \x03(\x0b\x32\x1d.tandem.internal.v1.ArmStatusB\x0e\n\x0c_rolled_back\"c\n\tArmStatus\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08requests\x18\x02 \x01(\r\x12\x0e\n\x06\x66\x61iled\x18\x03 \x01(\r\x12\x17\n\nttft_p95_s\x18\x04 \x01(\x01H\x00\x88\x01\x01\x42\r\n\x0b_ttft_p95_s\"\xae\x02\n\rReplicaStatus\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04role\x18\x02 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\x0f\n\x07healthy\x18\x04 \x01(\x08\x12\x0f\n\x07waiting\x18\x05 \x01(\r\x12\x0f\n\x07running\x18\x06 \x01(\r\x12/\n\x06\x62locks\x18\x07 \x01(\x0b\x32\x1f.tandem.internal.v1.BlockCounts\x12>\n\x07start_s\x18\x08 \x03(\x0b\x32-.tandem.internal.v1.ReplicaStatus.StartSEntry\x12\x0f\n\x07leaving\x18\t \x01(\x08\x12\x0e\n\x06\x63onfig\x18\n \x01(\t\x1a-\n\x0bStartSEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"q\n\x0b\x42lockCounts\x12\r\n\x05total\x18\x01 \x01(\r\x12\x0c\n\x04used\x18\x02 \x01(\r\x12\x0e\n\x06\x63\x61\x63hed\x18\x03 \x01(\r\x12\x0e\n\x06leased\x18\x04 \x01(\r\x12\x13\n\x0bquarantined\x18\x05 \x01(\r\x12\x10\n\x08orphaned\x18\x06 \x01(\r\"\r\n\x0bStopRequest\"\x0e\n\x0cStopResponse\"Q\n\x0eRolloutRequest\x12\x15\n\rconfiguration\x18\x01 \x01(\t\x12\x17\n\x0fweaken_security\x18\x02 \x01(\x08\x12\x0f\n\x07restart\x18\x03 \x01(\x08\"?\n\x0fRolloutResponse\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0f\n\x07weakens\x18\x02 \x03(\t\x12\x0f\n\x07notices\x18\x03 \x03(\t\"0\n\x0fGiveRoleRequest\x12\x0f\n\x07replica\x18\x01 \x01(\t\x12\x0c\n\x04role\x18\x02 \x01(\t\"\"\n\x10GiveRoleResponse\x12\x0e\n\x06\x62\x65\x66ore\x18\x01 \x01(\t\"\x1e\n\x0cPurgeRequest\x12\x0e\n\x06tenant\x18\x01 \x01(\t\"\x8d\x02\n\rPurgeResponse\x12=\n\x06\x62locks\x18\x01 \x03(\x0b\x32-.tandem.internal.v1.PurgeResponse.BlocksEntry\x12=\n\x06\x66\x61iled\x18\x02 \x03(\x0b\x32-.tandem.internal.v1.PurgeResponse.FailedEntry\x12\x14\n\x07streams\x18\x03 \x01(\rH\x00\x88\x01\x01\x1a-\n\x0b\x42locksEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\r:\x02\x38\x01\x1a-\n\x0b\x46\x61iledEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\n\n\x08_streams\"\xbd\x01\n\x13ListRequestsRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x10\n\x08\x65ndpoint\x18\x02 \x01(\t\x12\x0e\n\x06tenant\x18\x03 \x01(\t\x12\x0e\n\x06\x66\x61iled\x18\x04 \x01(\x08\x12\x0f\n\x07since_s\x18\x05 \x01(\x01\x12\x0f\n\x07slowest\x18\x06 \x01(\x08\x12\r\n\x05limit\x18\x07 \x01(\r\x12\r\n\x05rises\x18\x08 \x01(\x08\x12\x0f\n\x07\x63hoices\x18\x1e \x01(\x08\x12\x0f\n\x07\x66igures\x18\x1f \x01(\x08\"y\n\x0f\x45ndpointFigures\x12\x10\n\x08\x65ndpoint\x18\x01 \x01(\t\x12\x10\n\x08requests\x18\x02 \x01(\r\x12\x0f\n\x07refused\x18\x03 \x01(\r\x12\x0e\n\x06\x66\x61iled\x18\x04 \x01(\r\x12\x0e\n\x06ttft_s\x18\x05 \x03(\x02\x12\x11\n\titl_p95_s\x18\x06 \x03(\x02\"\xec\x01\n\x14ListRequestsResponse\x12\x0c\n\x04rows\x18\x01 \x03(\t\x12\x0c\n\x04held\x18\x02 \x01(\r\x12\r\n\x05rises\x18\x03 \x03(\t\x12\x44\n\x06silent\x18\x04 \x03(\x0b\x32\x34.tandem.internal.v1.ListRequestsResponse.SilentEntry\x12\x34\n\x07\x66igures\x18\x05 \x03(\x0b\x32#.tandem.internal.v1.EndpointFigures\x1a-\n\x0bSilentEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x32\xff\x03\n\x05\x41\x64min\x12O\n\x06Status\x12!.tandem.internal.v1.StatusRequest\x1a\".tandem.internal.v1.StatusResponse\x12I\n\x04Stop\x12\x1f.tandem.internal.v1.StopRequest\x1a .tandem.internal.v1.StopResponse\x12R\n\x07Rollout\x12\".tandem.internal.v1.RolloutRequest\x1a#.tandem.internal.v1.RolloutResponse\x12U\n\x08GiveRole\x12#.tandem.internal.v1.GiveRoleRequest\x1a$.tandem.internal.v1.GiveRoleResponse\x12L\n\x05Purge\x12 .tandem.internal.v1.PurgeRequest\x1a!.tandem.internal.v1.PurgeResponse\x12\x61\n\x0cListRequests\x12\'.tandem.internal.v1.ListRequestsRequest\x1a(.tandem.internal.v1.ListRequestsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13protos/router.proto\x12\x12tandem.internal.v1\"\x0f\n\rStatusRequest\"\x96\x02\n\x0eStatusResponse\x12\x33\n\x08replicas\x18\x01 \x03(\x0b\x32!.tandem.internal.v1.ReplicaStatus\x12\x0f\n\x07missing\x18\x02 \x03(\t\x12\x32\n\x08\x63\x61naries\x18\x03 \x03(\x0b\x32 .tandem.internal.v1.CanaryStatus\x12\x0e\n\x06\x63onfig\x18\x04 \x01(\t\x12\x37\n\x07rollout\x18\x05 \x01(\x0b\x32!.tandem.internal.v1.RolloutStatusH\x00\x88\x01\x01\x12\x35\n\x08starting\x18\x06 \x03(\x0b\x32#.tandem.internal.v1.StartingReplicaB\n\n\x08_rollout\"\x97\x01\n\x0fStartingReplica\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04role\x18\x02 \x01(\t\x12\r\n\x05stage\x18\x03 \x01(\t\x12\x10\n\x08progress\x18\x04 \x01(\t\x12\x0c\n\x04\x64one\x18\x05 \x01(\x04\x12\r\n\x05total\x18\x06 \x01(\x04\x12\x0c\n\x04unit\x18\x07 \x01(\t\x12\x13\n\x06left_s\x18\x08 \x01(\x01H\x00\x88\x01\x01\x42\t\n\x07_left_s\"K\n\rRolloutStatus\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\r\n\x05state\x18\x03 \x01(\t\x12\x0e\n\x06reason\x18\x04 \x01(\t\"\x99\x01\n\x0c\x43\x61naryStatus\x12\x10\n\x08\x65ndpoint\x18\x01 \x01(\t\x12\x11\n\tserved_as\x18\x02 \x01(\t\x12\r\n\x05share\x18\x03 \x01(\x01\x12\x18\n\x0brolled_back\x18\x04 \x01(\tH\x00\x88\x01\x01\x12+\n\x04\x61rms\x18\x05 \x03(\x0b\x32\x1d.tandem.internal.v1.ArmStatusB\x0e\n\x0c_rolled_back\"c\n\tArmStatus\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08requests\x18\x02 \x01(\r\x12\x0e\n\x06\x66\x61iled\x18\x03 \x01(\r\x12\x17\n\nttft_p95_s\x18\x04 \x01(\x01H\x00\x88\x01\x01\x42\r\n\x0b_ttft_p95_s\"\x82\x03\n\rReplicaStatus\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04role\x18\x02 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\x0f\n\x07healthy\x18\x04 \x01(\x08\x12\x0f\n\x07waiting\x18\x05 \x01(\r\x12\x0f\n\x07running\x18\x06 \x01(\r\x12/\n\x06\x62locks\x18\x07 \x01(\x0b\x32\x1f.tandem.internal.v1.BlockCounts\x12>\n\x07start_s\x18\x08 \x03(\x0b\x32-.tandem.internal.v1.ReplicaStatus.StartSEntry\x12\x0f\n\x07leaving\x18\t \x01(\x08\x12\x0e\n\x06\x63onfig\x18\n \x01(\t\x12\x16\n\tprefill_s\x18\x0b \x01(\x01H\x00\x88\x01\x01\x12\x13\n\x06step_s\x18\x0c \x01(\x01H\x01\x88\x01\x01\x12\x0c\n\x04slow\x18\r \x01(\t\x1a-\n\x0bStartSEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x42\x0c\n\n_prefill_sB\t\n\x07_step_s\"q\n\x0b\x42lockCounts\x12\r\n\x05total\x18\x01 \x01(\r\x12\x0c\n\x04used\x18\x02 \x01(\r\x12\x0e\n\x06\x63\x61\x63hed\x18\x03 \x01(\r\x12\x0e\n\x06leased\x18\x04 \x01(\r\x12\x13\n\x0bquarantined\x18\x05 \x01(\r\x12\x10\n\x08orphaned\x18\x06 \x01(\r\"\r\n\x0bStopRequest\"\x0e\n\x0cStopResponse\"Q\n\x0eRolloutRequest\x12\x15\n\rconfiguration\x18\x01 \x01(\t\x12\x17\n\x0fweaken_security\x18\x02 \x01(\x08\x12\x0f\n\x07restart\x18\x03 \x01(\x08\"?\n\x0fRolloutResponse\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0f\n\x07weakens\x18\x02 \x03(\t\x12\x0f\n\x07notices\x18\x03 \x03(\t\"0\n\x0fGiveRoleRequest\x12\x0f\n\x07replica\x18\x01 \x01(\t\x12\x0c\n\x04role\x18\x02 \x01(\t\"\"\n\x10GiveRoleResponse\x12\x0e\n\x06\x62\x65\x66ore\x18\x01 \x01(\t\"\x1e\n\x0cPurgeRequest\x12\x0e\n\x06tenant\x18\x01 \x01(\t\"\x8d\x02\n\rPurgeResponse\x12=\n\x06\x62locks\x18\x01 \x03(\x0b\x32-.tandem.internal.v1.PurgeResponse.BlocksEntry\x12=\n\x06\x66\x61iled\x18\x02 \x03(\x0b\x32-.tandem.internal.v1.PurgeResponse.FailedEntry\x12\x14\n\x07streams\x18\x03 \x01(\rH\x00\x88\x01\x01\x1a-\n\x0b\x42locksEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\r:\x02\x38\x01\x1a-\n\x0b\x46\x61iledEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\n\n\x08_streams\"\xbd\x01\n\x13ListRequestsRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x10\n\x08\x65ndpoint\x18\x02 \x01(\t\x12\x0e\n\x06tenant\x18\x03 \x01(\t\x12\x0e\n\x06\x66\x61iled\x18\x04 \x01(\x08\x12\x0f\n\x07since_s\x18\x05 \x01(\x01\x12\x0f\n\x07slowest\x18\x06 \x01(\x08\x12\r\n\x05limit\x18\x07 \x01(\r\x12\r\n\x05rises\x18\x08 \x01(\x08\x12\x0f\n\x07\x63hoices\x18\x1e \x01(\x08\x12\x0f\n\x07\x66igures\x18\x1f \x01(\x08\"y\n\x0f\x45ndpointFigures\x12\x10\n\x08\x65ndpoint\x18\x01 \x01(\t\x12\x10\n\x08requests\x18\x02 \x01(\r\x12\x0f\n\x07refused\x18\x03 \x01(\r\x12\x0e\n\x06\x66\x61iled\x18\x04 \x01(\r\x12\x0e\n\x06ttft_s\x18\x05 \x03(\x02\x12\x11\n\titl_p95_s\x18\x06 \x03(\x02\"\x91\x01\n\rTenantFigures\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x10\n\x08requests\x18\x02 \x01(\r\x12\x0f\n\x07refused\x18\x03 \x01(\r\x12\x0e\n\x06tokens\x18\x04 \x01(\x04\x12\x0f\n\x07running\x18\x05 \x01(\r\x12\x0f\n\x07waiting\x18\x06 \x01(\r\x12\x0b\n\x03\x63\x61p\x18\x07 \x01(\t\x12\x0e\n\x06others\x18\x08 \x01(\r\"\xa0\x02\n\x14ListRequestsResponse\x12\x0c\n\x04rows\x18\x01 \x03(\t\x12\x0c\n\x04held\x18\x02 \x01(\r\x12\r\n\x05rises\x18\x03 \x03(\t\x12\x44\n\x06silent\x18\x04 \x03(\x0b\x32\x34.tandem.internal.v1.ListRequestsResponse.SilentEntry\x12\x34\n\x07\x66igures\x18\x05 \x03(\x0b\x32#.tandem.internal.v1.EndpointFigures\x12\x32\n\x07tenants\x18\x06 \x03(\x0b\x32!.tandem.internal.v1.TenantFigures\x1a-\n\x0bSilentEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x32\xff\x03\n\x05\x41\x64min\x12O\n\x06Status\x12!.tandem.internal.v1.StatusRequest\x1a\".tandem.internal.v1.StatusResponse\x12I\n\x04Stop\x12\x1f.tandem.internal.v1.StopRequest\x1a .tandem.internal.v1.StopResponse\x12R\n\x07Rollout\x12\".tandem.internal.v1.RolloutRequest\x1a#.tandem.internal.v1.RolloutResponse\x12U\n\x08GiveRole\x12#.tandem.internal.v1.GiveRoleRequest\x1a$.tandem.internal.v1.GiveRoleResponse\x12L\n\x05Purge\x12 .tandem.internal.v1.PurgeRequest\x1a!.tandem.internal.v1.PurgeResponse\x12\x61\n\x0cListRequests\x12\'.tandem.internal.v1.ListRequestsRequest\x1a(.tandem.internal.v1.ListRequestsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -52,39 +52,41 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ARMSTATUS']._serialized_start=728
   _globals['_ARMSTATUS']._serialized_end=827
   _globals['_REPLICASTATUS']._serialized_start=830
-  _globals['_REPLICASTATUS']._serialized_end=1132
-  _globals['_REPLICASTATUS_STARTSENTRY']._serialized_start=1087
-  _globals['_REPLICASTATUS_STARTSENTRY']._serialized_end=1132
-  _globals['_BLOCKCOUNTS']._serialized_start=1134
-  _globals['_BLOCKCOUNTS']._serialized_end=1247
-  _globals['_STOPREQUEST']._serialized_start=1249
-  _globals['_STOPREQUEST']._serialized_end=1262
-  _globals['_STOPRESPONSE']._serialized_start=1264
-  _globals['_STOPRESPONSE']._serialized_end=1278
-  _globals['_ROLLOUTREQUEST']._serialized_start=1280
-  _globals['_ROLLOUTREQUEST']._serialized_end=1361
-  _globals['_ROLLOUTRESPONSE']._serialized_start=1363
-  _globals['_ROLLOUTRESPONSE']._serialized_end=1426
-  _globals['_GIVEROLEREQUEST']._serialized_start=1428
-  _globals['_GIVEROLEREQUEST']._serialized_end=1476
-  _globals['_GIVEROLERESPONSE']._serialized_start=1478
-  _globals['_GIVEROLERESPONSE']._serialized_end=1512
-  _globals['_PURGEREQUEST']._serialized_start=1514
-  _globals['_PURGEREQUEST']._serialized_end=1544
-  _globals['_PURGERESPONSE']._serialized_start=1547
-  _globals['_PURGERESPONSE']._serialized_end=1816
-  _globals['_PURGERESPONSE_BLOCKSENTRY']._serialized_start=1712
-  _globals['_PURGERESPONSE_BLOCKSENTRY']._serialized_end=1757
-  _globals['_PURGERESPONSE_FAILEDENTRY']._serialized_start=1759
-  _globals['_PURGERESPONSE_FAILEDENTRY']._serialized_end=1804
-  _globals['_LISTREQUESTSREQUEST']._serialized_start=1819
-  _globals['_LISTREQUESTSREQUEST']._serialized_end=2008
-  _globals['_ENDPOINTFIGURES']._serialized_start=2010
-  _globals['_ENDPOINTFIGURES']._serialized_end=2131
-  _globals['_LISTREQUESTSRESPONSE']._serialized_start=2134
-  _globals['_LISTREQUESTSRESPONSE']._serialized_end=2370
-  _globals['_LISTREQUESTSRESPONSE_SILENTENTRY']._serialized_start=2325
-  _globals['_LISTREQUESTSRESPONSE_SILENTENTRY']._serialized_end=2370
-  _globals['_ADMIN']._serialized_start=2373
-  _globals['_ADMIN']._serialized_end=2884
+  _globals['_REPLICASTATUS']._serialized_end=1216
+  _globals['_REPLICASTATUS_STARTSENTRY']._serialized_start=1146
+  _globals['_REPLICASTATUS_STARTSENTRY']._serialized_end=1191
+  _globals['_BLOCKCOUNTS']._serialized_start=1218
+  _globals['_BLOCKCOUNTS']._serialized_end=1331
+  _globals['_STOPREQUEST']._serialized_start=1333
+  _globals['_STOPREQUEST']._serialized_end=1346
+  _globals['_STOPRESPONSE']._serialized_start=1348
+  _globals['_STOPRESPONSE']._serialized_end=1362
+  _globals['_ROLLOUTREQUEST']._serialized_start=1364
+  _globals['_ROLLOUTREQUEST']._serialized_end=1445
+  _globals['_ROLLOUTRESPONSE']._serialized_start=1447
+  _globals['_ROLLOUTRESPONSE']._serialized_end=1510
+  _globals['_GIVEROLEREQUEST']._serialized_start=1512
+  _globals['_GIVEROLEREQUEST']._serialized_end=1560
+  _globals['_GIVEROLERESPONSE']._serialized_start=1562
+  _globals['_GIVEROLERESPONSE']._serialized_end=1596
+  _globals['_PURGEREQUEST']._serialized_start=1598
+  _globals['_PURGEREQUEST']._serialized_end=1628
+  _globals['_PURGERESPONSE']._serialized_start=1631
+  _globals['_PURGERESPONSE']._serialized_end=1900
+  _globals['_PURGERESPONSE_BLOCKSENTRY']._serialized_start=1796
+  _globals['_PURGERESPONSE_BLOCKSENTRY']._serialized_end=1841
+  _globals['_PURGERESPONSE_FAILEDENTRY']._serialized_start=1843
+  _globals['_PURGERESPONSE_FAILEDENTRY']._serialized_end=1888
+  _globals['_LISTREQUESTSREQUEST']._serialized_start=1903
+  _globals['_LISTREQUESTSREQUEST']._serialized_end=2092
+  _globals['_ENDPOINTFIGURES']._serialized_start=2094
+  _globals['_ENDPOINTFIGURES']._serialized_end=2215
+  _globals['_TENANTFIGURES']._serialized_start=2218
+  _globals['_TENANTFIGURES']._serialized_end=2363
+  _globals['_LISTREQUESTSRESPONSE']._serialized_start=2366
+  _globals['_LISTREQUESTSRESPONSE']._serialized_end=2654
+  _globals['_LISTREQUESTSRESPONSE_SILENTENTRY']._serialized_start=2609
+  _globals['_LISTREQUESTSRESPONSE_SILENTENTRY']._serialized_end=2654
+  _globals['_ADMIN']._serialized_start=2657
+  _globals['_ADMIN']._serialized_end=3168
 # @@protoc_insertion_point(module_scope)

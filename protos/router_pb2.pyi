@@ -85,7 +85,7 @@ class ArmStatus(_message.Message):
     def __init__(self, name: _Optional[str] = ..., requests: _Optional[int] = ..., failed: _Optional[int] = ..., ttft_p95_s: _Optional[float] = ...) -> None: ...
 
 class ReplicaStatus(_message.Message):
-    __slots__ = ("id", "role", "address", "healthy", "waiting", "running", "blocks", "start_s", "leaving", "config")
+    __slots__ = ("id", "role", "address", "healthy", "waiting", "running", "blocks", "start_s", "leaving", "config", "prefill_s", "step_s", "slow")
     class StartSEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -103,6 +103,9 @@ class ReplicaStatus(_message.Message):
     START_S_FIELD_NUMBER: _ClassVar[int]
     LEAVING_FIELD_NUMBER: _ClassVar[int]
     CONFIG_FIELD_NUMBER: _ClassVar[int]
+    PREFILL_S_FIELD_NUMBER: _ClassVar[int]
+    STEP_S_FIELD_NUMBER: _ClassVar[int]
+    SLOW_FIELD_NUMBER: _ClassVar[int]
     id: str
     role: str
     address: str
@@ -113,7 +116,10 @@ class ReplicaStatus(_message.Message):
     start_s: _containers.ScalarMap[str, float]
     leaving: bool
     config: str
-    def __init__(self, id: _Optional[str] = ..., role: _Optional[str] = ..., address: _Optional[str] = ..., healthy: bool = ..., waiting: _Optional[int] = ..., running: _Optional[int] = ..., blocks: _Optional[_Union[BlockCounts, _Mapping]] = ..., start_s: _Optional[_Mapping[str, float]] = ..., leaving: bool = ..., config: _Optional[str] = ...) -> None: ...
+    prefill_s: float
+    step_s: float
+    slow: str
+    def __init__(self, id: _Optional[str] = ..., role: _Optional[str] = ..., address: _Optional[str] = ..., healthy: bool = ..., waiting: _Optional[int] = ..., running: _Optional[int] = ..., blocks: _Optional[_Union[BlockCounts, _Mapping]] = ..., start_s: _Optional[_Mapping[str, float]] = ..., leaving: bool = ..., config: _Optional[str] = ..., prefill_s: _Optional[float] = ..., step_s: _Optional[float] = ..., slow: _Optional[str] = ...) -> None: ...
 
 class BlockCounts(_message.Message):
     __slots__ = ("total", "used", "cached", "leased", "quarantined", "orphaned")
@@ -243,8 +249,28 @@ class EndpointFigures(_message.Message):
     itl_p95_s: _containers.RepeatedScalarFieldContainer[float]
     def __init__(self, endpoint: _Optional[str] = ..., requests: _Optional[int] = ..., refused: _Optional[int] = ..., failed: _Optional[int] = ..., ttft_s: _Optional[_Iterable[float]] = ..., itl_p95_s: _Optional[_Iterable[float]] = ...) -> None: ...
 
+class TenantFigures(_message.Message):
+    __slots__ = ("tenant", "requests", "refused", "tokens", "running", "waiting", "cap", "others")
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    RUNNING_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    CAP_FIELD_NUMBER: _ClassVar[int]
+    OTHERS_FIELD_NUMBER: _ClassVar[int]
+    tenant: str
+    requests: int
+    refused: int
+    tokens: int
+    running: int
+    waiting: int
+    cap: str
+    others: int
+    def __init__(self, tenant: _Optional[str] = ..., requests: _Optional[int] = ..., refused: _Optional[int] = ..., tokens: _Optional[int] = ..., running: _Optional[int] = ..., waiting: _Optional[int] = ..., cap: _Optional[str] = ..., others: _Optional[int] = ...) -> None: ...
+
 class ListRequestsResponse(_message.Message):
-    __slots__ = ("rows", "held", "rises", "silent", "figures")
+    __slots__ = ("rows", "held", "rises", "silent", "figures", "tenants")
     class SilentEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -257,9 +283,11 @@ class ListRequestsResponse(_message.Message):
     RISES_FIELD_NUMBER: _ClassVar[int]
     SILENT_FIELD_NUMBER: _ClassVar[int]
     FIGURES_FIELD_NUMBER: _ClassVar[int]
+    TENANTS_FIELD_NUMBER: _ClassVar[int]
     rows: _containers.RepeatedScalarFieldContainer[str]
     held: int
     rises: _containers.RepeatedScalarFieldContainer[str]
     silent: _containers.ScalarMap[str, str]
     figures: _containers.RepeatedCompositeFieldContainer[EndpointFigures]
-    def __init__(self, rows: _Optional[_Iterable[str]] = ..., held: _Optional[int] = ..., rises: _Optional[_Iterable[str]] = ..., silent: _Optional[_Mapping[str, str]] = ..., figures: _Optional[_Iterable[_Union[EndpointFigures, _Mapping]]] = ...) -> None: ...
+    tenants: _containers.RepeatedCompositeFieldContainer[TenantFigures]
+    def __init__(self, rows: _Optional[_Iterable[str]] = ..., held: _Optional[int] = ..., rises: _Optional[_Iterable[str]] = ..., silent: _Optional[_Mapping[str, str]] = ..., figures: _Optional[_Iterable[_Union[EndpointFigures, _Mapping]]] = ..., tenants: _Optional[_Iterable[_Union[TenantFigures, _Mapping]]] = ...) -> None: ...

@@ -11,6 +11,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import get_args
 
 from cluster.admission.assigner import Assigner
@@ -127,7 +128,7 @@ class AdmissionQueue:
             return await self._enter(waiting, decided, now, wait)
         finally:
             self.assigner.settle(waiting)
-            self._note(waiting, wait, now)
+            wait.end()
 
     async def _enter(
         self, waiting: WaitingRequest, decided: asyncio.Event, now: float, wait: QueueWait
@@ -149,7 +150,7 @@ class AdmissionQueue:
             raise self.assigner.refusal(waiting.request, capped, now)
         try:
             self._add(waiting, now)
-            self._note(waiting, wait, now)
+            wait.look = partial(self._note, waiting, wait, now)
             await decided.wait()
             return waiting.result()
         except asyncio.CancelledError:
@@ -171,12 +172,10 @@ class AdmissionQueue:
         self.assigner.show()
 
     def _note(self, waiting: WaitingRequest, wait: QueueWait, since_s: float) -> None:
-        """Note in `wait` what a request waits for that came to the queue at `since_s`, if it did.
+        """Note in `wait` what a request waits for that came to the queue at `since_s`.
 
         A request whose turn never came waits for what held back the last one before it.
         """
-        if waiting.queued_before is None:
-            return
         held_s, reason = self._held_back.get(waiting.request.batch, (since_s, None))
         behind = waiting.reason_before if held_s <= since_s else reason
         wait.reason, wait.stood_behind = waiting.reason or behind, waiting.reason is None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cluster.placement.replica_load import LoadShare
 from cluster.placement.types import PlacementPlan, PlacementRequest
@@ -24,6 +24,10 @@ class FirstTokenTiming:
     passes: float = 0.0
 
 
+def _noted() -> None:
+    """Do nothing: the request does not wait."""
+
+
 @dataclass(slots=True)
 class QueueWait:
     """A request's wait in the router's queue; nothing is set where it did not wait there.
@@ -31,12 +35,19 @@ class QueueWait:
     `reason` is the last reason for which it waited. A request that `stood_behind` others was not
     decided about before its admission: the reason is that of the requests before it.
     `queued_before` is the number of requests before it when it came. It waited for `seconds`.
+    While it waits, `look` notes the reason and the seconds of now.
     """
 
     reason: str | None = None
     stood_behind: bool = False
     queued_before: int | None = None
     seconds: float | None = None
+    look: Callable[[], None] = field(default=_noted, compare=False, repr=False)
+
+    def end(self) -> None:
+        """Note what it waited for last, and no more."""
+        self.look()
+        self.look = _noted
 
 
 @dataclass(slots=True)

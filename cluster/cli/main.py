@@ -227,7 +227,7 @@ def _add_requests(commands: Any) -> None:
     listed = _add_client(
         commands, "requests", _calling("requests", "list_requests"), text, several=True
     )
-    text = "Watch pools, replicas, endpoints and the slowest requests."
+    text = "Watch pools, replicas, endpoints, tenants and the slowest requests."
     add_top(_add_client(commands, "top", _calling("top", "top"), text, several=True))
     text = "Show where the time of one request went, and what it waited behind."
     explained = _add_client(

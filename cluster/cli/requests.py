@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import math
 import re
 import sys
 import time
@@ -20,10 +21,12 @@ if TYPE_CHECKING:
     from cluster.client.admin_client import ListedRequests
 
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_TIMES = ("queue_s", "prefill_s", "first_flush_s", "ttft_s", "itl_p95_s", "ttlt_s")
+_TIMES = ("prefill_s", "first_flush_s", "ttft_s", "itl_p95_s", "ttlt_s")
+# The parts of the wait before prefill.
+WAITS = ("router wait", "prefill queue")
 _COLUMNS = (
     *("received", "request", "endpoint", "tenant", "outcome", "prefill", "decode"),
-    *("prompt", "tokens", "queue", "prefill", "flush", "TTFT", "ITL p95", "TTLT"),
+    *("prompt", "tokens", *WAITS, "prefill", "flush", "TTFT", "ITL p95", "TTLT"),
 )
 _TEXT_COLUMNS = 7  # the first ones are aligned to the left
 _ROUTER = "router"
@@ -88,6 +91,19 @@ def as_table(rows: list[dict[str, Any]]) -> str:
     return "\n".join(aligned(lines, _TEXT_COLUMNS))
 
 
+def waits_of(row: dict[str, Any]) -> tuple[float | None, float | None]:
+    """The seconds that a request waited in the router, and then in the queue of prefill.
+
+    Of a request that lost a replica before its first token, the second part has that time, too.
+    """
+    queue_s, admitted_s = row.get("queue_s"), row.get("admitted_s")
+    if queue_s is None or admitted_s is None:
+        return None, None
+    # Another router that had it does not tell when it admitted it.
+    router_s = queue_s if admitted_s > row.get("ttft_s", math.inf) else min(admitted_s, queue_s)
+    return router_s, queue_s - router_s
+
+
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
     received = time.strftime("%H:%M:%S", time.localtime(row["received_at"]))
     outcome = row["outcome"]
@@ -96,7 +112,8 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
     names = ("request_id", "endpoint", "tenant")
     where = (row.get("prefill_replica", "-"), row.get("decode_replica", "-"))
     counts = (row.get("prompt_tokens", "-"), row.get("completion_tokens", "-"))
-    times = (f"{1000 * row[name]:.0f} ms" if name in row else "-" for name in _TIMES)
+    seconds = (*waits_of(row), *(row.get(name) for name in _TIMES))
+    times = ("-" if one is None else f"{1000 * one:.0f} ms" for one in seconds)
     texts = (*(row.get(name, "-") for name in names), outcome, *where, *counts)
     return (received, *map(plain, texts), *times)
 

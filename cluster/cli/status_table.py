@@ -19,6 +19,13 @@ def healthy(status: router_pb2.StatusResponse) -> bool:
     return not status.missing and all(replica.healthy for replica in status.replicas)
 
 
+def health_of(replica: router_pb2.ReplicaStatus) -> str:
+    """The health of a replica in words; a slow one is compared with the others of its pool."""
+    if replica.leaving or not replica.healthy:
+        return "leaving" if replica.leaving else "lost"
+    return plain(replica.slow) or "ok"
+
+
 def as_data(status: router_pb2.StatusResponse) -> dict[str, Any]:
     """The answer as plain data."""
     return {
@@ -36,6 +43,9 @@ def as_data(status: router_pb2.StatusResponse) -> dict[str, Any]:
                 "config": replica.config,
                 "waiting": replica.waiting,
                 "running": replica.running,
+                "prefill_s": replica.prefill_s if replica.HasField("prefill_s") else None,
+                "step_s": replica.step_s if replica.HasField("step_s") else None,
+                "slow": replica.slow or None,
                 "start_s": {name: round(replica.start_s[name], 3) for name in replica.start_s},
                 "blocks": {name: getattr(replica.blocks, name) for name in _BLOCKS},
             }
@@ -74,11 +84,10 @@ def as_table(status: router_pb2.StatusResponse) -> str:
     """The answer as aligned columns; block counts follow the requests."""
     rows: list[tuple[str, ...]] = [_COLUMNS]
     for replica in sorted(status.replicas, key=lambda entry: (entry.role, entry.id)):
-        health = "leaving" if replica.leaving else "ok" if replica.healthy else "lost"
         # A router has no KV pool.
         counts = [getattr(replica.blocks, name) for name in _BLOCKS]
         blocks = [str(count) for count in counts] if replica.blocks.total else ["-"] * len(counts)
-        where = (replica.role, replica.id, replica.address, health)
+        where = (replica.role, replica.id, replica.address, health_of(replica))
         start = f"{sum(replica.start_s.values()):.1f}" if replica.start_s else "-"
         rows.append((*where, start, str(replica.waiting), str(replica.running), *blocks))
     lines = aligned(rows, _TEXT_COLUMNS)

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
+from cluster.cli.requests import WAITS, waits_of
+from cluster.cli.status_table import health_of
 from cluster.console.words import NO_RISE
-from cluster.display_text import plain
+from cluster.display_text import exact_time, plain
 from cluster.telemetry.requests.itl import rank
 from protos import router_pb2
 
@@ -44,6 +46,7 @@ def sections_of(
         _pools(status),
         _replicas(status),
         _endpoints(found.figures, since_s),
+        _tenants(found.tenants, since_s),
         _slowest(found.rows),
     ]
     if found.silent:
@@ -94,15 +97,21 @@ def _pools(status: router_pb2.StatusResponse) -> TopTable:
 def _replicas(status: router_pb2.StatusResponse) -> TopTable:
     lines = []
     for one in sorted(status.replicas, key=lambda each: (each.role, each.id)):
-        health = "leaving" if one.leaving else "ok" if one.healthy else "lost"
         counts = str(one.waiting), str(one.running)
         kv = _used(one.blocks.used, one.blocks.total), _used(one.blocks.cached, one.blocks.total)
-        lines.append((one.role, plain(one.id), health, *counts, *kv))
+        speed = (
+            _time(one.prefill_s if one.HasField("prefill_s") else None),
+            _time(one.step_s if one.HasField("step_s") else None),
+        )
+        lines.append((one.role, plain(one.id), health_of(one), *counts, *kv, *speed))
     lines += [
-        (plain(one.role), plain(one.id), f"starts: {plain(one.progress)}", *("-",) * 4)
+        (plain(one.role), plain(one.id), f"starts: {plain(one.progress)}", *("-",) * 6)
         for one in status.starting
     ]
-    columns = ("role", "replica", "health", "waiting", "running", "KV used", "cached")
+    columns = (
+        *("role", "replica", "health", "waiting", "running", "KV used", "cached"),
+        *("1k prompt tokens", "step"),
+    )
     return TopTable("replicas", columns, lines, 3)
 
 
@@ -123,19 +132,38 @@ def _endpoints(figures: Iterable[router_pb2.EndpointFigures], since_s: float) ->
     return TopTable(f"endpoints, last {since_s:g} s", columns, lines)
 
 
+def _tenants(tenants: Sequence[router_pb2.TenantFigures], since_s: float) -> TopTable:
+    whole = sum(one.tokens for one in tenants)
+    lines = [
+        (
+            f"{one.others} others" if one.others else plain(one.tenant) or "-",
+            *map(str, (one.requests, one.refused, one.running, one.waiting)),
+            f"{one.tokens / whole:.0%}" if whole else "-",
+            f"{one.tokens / since_s:,.0f}",
+            plain(one.cap),
+        )
+        for one in tenants
+    ]
+    columns = (
+        *("tenant", "requests", "refused", "running", "waiting"),
+        *("share", "tokens/s", "nearest cap"),
+    )
+    return TopTable(f"tenants, last {since_s:g} s", columns, lines)
+
+
 def _slowest(rows: Sequence[Row]) -> TopTable:
     lines: list[tuple[str, ...]] = []
     known = [row for row in rows if "ttft_s" in row]
     slowest = sorted(known, key=lambda one: -float(one["ttft_s"]))[:_SLOWEST]
     for row in slowest:
         named = (row["request_id"], row["endpoint"], row.get("tenant", "-"))
-        stages = (_ms(row.get(name)) for name in ("ttft_s", "queue_s", "prefill_s"))
+        stages = map(_ms, (row["ttft_s"], *waits_of(row), row.get("prefill_s")))
         waited = row.get("waited_for", "-")
         where = (row.get("prefill_replica", "-"), waited)
         lines.append((*map(plain, (*named, *where)), *stages))
     columns: tuple[str, ...] = (
         *("request", "endpoint", "tenant", "prefill replica", "waited for"),
-        *("TTFT", "queue", "prefill"),
+        *("TTFT", *WAITS, "prefill"),
     )
     texts = 5
     if any("router" in row for row in slowest):
@@ -154,6 +182,10 @@ def _quantiles(seconds: Iterable[float]) -> tuple[str, str]:
 
 def _used(part: int, whole: int) -> str:
     return f"{part / whole:.0%}" if whole else "-"
+
+
+def _time(seconds: float | None) -> str:
+    return "-" if seconds is None else exact_time(seconds)
 
 
 def _ms(seconds: float | None) -> str:

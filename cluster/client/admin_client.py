@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+from asyncio import FIRST_COMPLETED
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import grpc.aio
 from google.protobuf.message import Message
 
+from cluster.api.event_streams import end
 from cluster.tenants.operator_key import dialled, operator_key
 from engine.errors import DeadlineExceeded, TandemError, Unavailable
 from protos import router_pb2, router_pb2_grpc
@@ -22,11 +24,14 @@ from tandem_client.router_address import Address, RouterAddress, open_channel
 from tandem_client.rpc_errors import error_from_rpc
 
 _TIMEOUT_S = 5.0
+# A router answers within a second, in which it asks the others.
+_AGAIN_S, _MOST_ASKS = 2.0, 3
+_OWN_CONNECTION = (("grpc.use_local_subchannel_pool", 1),)
 
 
 async def fetch_status(address: Address, key: str | None = None) -> router_pb2.StatusResponse:
     """Every replica that the router knows; raises a TandemError."""
-    answer: router_pb2.StatusResponse = await _call(
+    answer: router_pb2.StatusResponse = await _ask(
         "Status", router_pb2.StatusRequest(), address, key
     )
     return answer
@@ -82,7 +87,7 @@ async def list_requests(
 
 @dataclass(frozen=True, slots=True)
 class ListedRequests:
-    """Rows as plain data, and where TTFT rose and the endpoints' figures, where asked for.
+    """Rows as plain data; where TTFT rose, and figures of endpoints and tenants, where asked for.
 
     `silent` names the routers whose rows are missing, and says why.
     """
@@ -91,6 +96,7 @@ class ListedRequests:
     rises: list[dict[str, Any]]
     silent: dict[str, str]
     figures: list[router_pb2.EndpointFigures]
+    tenants: list[router_pb2.TenantFigures] = field(default_factory=list)
 
 
 async def fetch_requests(
@@ -100,7 +106,7 @@ async def fetch_requests(
 
     Raises a TandemError; a router that does not answer is named where another one answers.
     """
-    asked = (_call("ListRequests", wanted, one, key) for one in addresses)
+    asked = (_ask("ListRequests", wanted, one, key) for one in addresses)
     found = await asyncio.gather(*asked, return_exceptions=True)
     failed = [one for one in found if isinstance(one, BaseException)]
     away = [one for one in failed if isinstance(one, Unavailable | DeadlineExceeded)]
@@ -109,7 +115,8 @@ async def fetch_requests(
     answers = [one for one in found if isinstance(one, router_pb2.ListRequestsResponse)]
     rows = [json.loads(row) for answer in answers for row in answer.rows]
     rises = [json.loads(one) for answer in answers for one in answer.rises]
-    figures = [list(answer.figures) for answer in answers]
+    # Each answer is of all routers; one that missed some has fewer requests.
+    most = max(answers, key=lambda one: sum(each.requests for each in one.figures))
     silent = {name: why for answer in answers for name, why in answer.silent.items()}
     silent |= {
         str(address): one.message
@@ -121,8 +128,8 @@ async def fetch_requests(
         _once(rows, ("tenant", "request_id", "received_at")),
         _once(rises, ("endpoint",)),
         {name: why for name, why in silent.items() if name not in told},
-        # Each answer is of all routers; one that missed some has fewer requests.
-        max(figures, key=lambda found: sum(one.requests for one in found), default=[]),
+        list(most.figures),
+        list(most.tenants),
     )
 
 
@@ -140,13 +147,32 @@ def _as_number(address: Address) -> RouterAddress:
     return replace(known, target=target, name=known.name or known.target.rpartition(":")[0])
 
 
+async def _ask(method: str, request: Message, address: Address, key: str | None) -> Any:
+    """The answer to a question that changes nothing.
+
+    Routers of one host share a port, and a frozen one still takes connections there. So where no
+    answer comes, the question is asked again on a new connection. What comes first counts.
+    """
+    asking = set[asyncio.Task[Any]]()
+    try:
+        for left in reversed(range(_MOST_ASKS)):
+            asking.add(asyncio.create_task(_call(method, request, address, key)))
+            wait_s = _AGAIN_S if left else None  # the first call ends within its own deadline
+            done, _ = await asyncio.wait(asking, timeout=wait_s, return_when=FIRST_COMPLETED)
+            if done:
+                break
+        return await done.pop()
+    finally:
+        await end(list(asking))
+
+
 async def _call(
     method: str, request: Message, address: Address, key: str | None, timeout_s: float = _TIMEOUT_S
 ) -> Any:
     router = _as_number(address)
     key = operator_key(router.target) if key is None else key
     metadata = () if key is None else (("authorization", f"Bearer {key}"),)
-    async with open_channel(router) as channel:
+    async with open_channel(router, _OWN_CONNECTION) as channel:
         call = getattr(router_pb2_grpc.AdminStub(channel), method)
         try:
             return await call(request, timeout=timeout_s, metadata=metadata)

@@ -19,6 +19,7 @@ EndedCount = tuple[float, str, float | None, float, bool]
 ItlCount = tuple[float, str, tuple[float, ...], float]
 RefusedCount = tuple[float, str, str]
 ServedCount = tuple[float, str, int]
+TurnedAwayCount = tuple[float, str]
 MovedCount = tuple[str, str, int]
 Logged = (
     tuple[Literal["first_tokens"], TtftSample]
@@ -26,6 +27,7 @@ Logged = (
     | tuple[Literal["itl"], ItlCount]
     | tuple[Literal["refused"], RefusedCount]
     | tuple[Literal["served"], ServedCount]
+    | tuple[Literal["turned_away"], TurnedAwayCount]
     | tuple[Literal["moved"], MovedCount]
 )
 
@@ -98,6 +100,9 @@ class _SeriesLog(TimeSeries):
 
     def served(self, at: float, tenant: str, tokens: int) -> None:
         self._log.add(("served", (at, tenant, tokens)))
+
+    def turned_away(self, at: float, tenant: str) -> None:
+        self._log.add(("turned_away", (at, tenant)))
 
 
 class _SampleLog(deque[TtftSample]):

@@ -139,7 +139,7 @@ class ConsoleModel:
         return self._source.state() | {
             "links": self._links.rates(now),
             "running": told.beside(self._running(views), self._clock()),
-            "served": self._series.tokens_by_tenant(),
+            "served": self._series.by_tenant(),
             "cluster": self._cluster,
             "rises": self._rises,
         }
@@ -202,6 +202,7 @@ class ConsoleModel:
         tokens = (row.prompt_tokens or 0) + (row.completion_tokens or 0)
         if row.refused_for is not None:
             self._series.refused(ended_at, row.endpoint, row.refused_for)
+            self._series.turned_away(ended_at, row.tenant)
         else:
             itl = counted.itl.not_read(row)
             self._series.ended(ended_at, row.endpoint, *itl, failed=row.failed)

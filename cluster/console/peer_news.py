@@ -17,6 +17,7 @@ from cluster.console.counts import (
     MovedCount,
     RefusedCount,
     ServedCount,
+    TurnedAwayCount,
 )
 from cluster.console.row_view import named
 from cluster.console.running_itl import prominence
@@ -55,6 +56,7 @@ class PeerNews:
     itl: tuple[ItlCount, ...] = ()
     refused: tuple[RefusedCount, ...] = ()
     served: tuple[ServedCount, ...] = ()
+    turned_away: tuple[TurnedAwayCount, ...] = ()
     moved: tuple[MovedCount, ...] = ()
     rows: tuple[Json, ...] = ()
     skipped: int = 0
@@ -84,7 +86,7 @@ _NEWS = TypeAdapter(PeerNews)
 
 def _try(news: PeerNews) -> None:
     """Read the news once, so that they cannot end the feed later."""
-    groups = (news.ended, news.itl, news.refused, news.served, news.moved)
+    groups = (news.ended, news.itl, news.refused, news.served, news.turned_away, news.moved)
     numbers = [each for group in groups for one in group for each in _numbers(one)]
     numbers += [end(row) for row in news.rows]
     numbers += [one for row in news.running.rows for one in _prominence(row, 0.0)]
@@ -131,6 +133,8 @@ class PeersTold:
                 counts.series.refused(*refused)
             for served in one.served:
                 counts.series.served(*served)
+            for turned_away in one.turned_away:
+                counts.series.turned_away(*turned_away)
             for moved in one.moved:
                 counts.links.moved(now, *moved)
 

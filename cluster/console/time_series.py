@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from cluster.telemetry.requests.itl import rank
@@ -74,6 +74,20 @@ def _rounded(seconds: float) -> float:
     return round(seconds, 6)
 
 
+@dataclass(slots=True)
+class _TenantStep:
+    """The requests of a tenant that ended in one step; the refused ones are among them."""
+
+    tokens: int = 0
+    requests: int = 0
+    refused: int = 0
+
+    def add(self, other: _TenantStep) -> None:
+        self.tokens += other.tokens
+        self.requests += other.requests
+        self.refused += other.refused
+
+
 class TimeSeries:
     """Steps of `STEP_S`, by endpoint. Times are in seconds since the epoch."""
 
@@ -81,7 +95,7 @@ class TimeSeries:
         self._steps: dict[int, dict[str, _SeriesStep]] = {}
         self._changed: set[int] = set()
         self._endpoints: set[str] = set()
-        self._tokens: dict[int, dict[str, int]] = {}
+        self._tenants: dict[int, dict[str, _TenantStep]] = {}
 
     def first_token(self, at: float, endpoint: str, ttft_s: float) -> None:
         """Count a first token that came at that time."""
@@ -107,27 +121,33 @@ class TimeSeries:
         refused[reason] = refused.get(reason, 0) + 1
 
     def served(self, at: float, tenant: str, tokens: int) -> None:
-        """Count the tokens of a request that ended, prompt and answer."""
-        tenants = self._tokens.setdefault(int(at // STEP_S), {})
-        if tenant not in tenants and len(tenants) >= _MOST_TENANTS:
-            tenant = _OTHERS
-        tenants[tenant] = tenants.get(tenant, 0) + tokens
+        """Count a request that ended, and its tokens, of prompt and answer."""
+        self._of_tenant(at, tenant).add(_TenantStep(tokens, 1, 0))
 
-    def tokens_by_tenant(self) -> dict[str, int]:
-        """The tokens of the window, the most first."""
-        sums: dict[str, int] = {}
-        for tenants in self._tokens.values():
-            for tenant, tokens in tenants.items():
-                sums[tenant] = sums.get(tenant, 0) + tokens
-        return dict(sorted(sums.items(), key=lambda item: -item[1])[:_MOST_TENANTS])
+    def turned_away(self, at: float, tenant: str) -> None:
+        """Count a request of a tenant that was refused."""
+        self._of_tenant(at, tenant).add(_TenantStep(0, 1, 1))
+
+    def by_tenant(self) -> dict[str, dict[str, int]]:
+        """The tokens, requests and refused ones of the busiest tenants, and then of all others."""
+        sums: dict[str, _TenantStep] = {}
+        for tenants in self._tenants.values():
+            for tenant, one in tenants.items():
+                sums.setdefault(tenant, _TenantStep()).add(one)
+        rest = sums.pop(_OTHERS, _TenantStep())
+        ranked = sorted(sums.items(), key=lambda item: (-item[1].tokens, -item[1].requests))
+        for _, one in ranked[_MOST_TENANTS:]:
+            rest.add(one)
+        found = {name: asdict(one) for name, one in ranked[:_MOST_TENANTS]}
+        return found | ({_OTHERS: asdict(rest)} if rest.requests else {})
 
     def forget(self, now: float) -> None:
         """Forget what is older than the window."""
         oldest = int((now - WINDOW_S) // STEP_S)
         for number in [number for number in self._steps if number < oldest]:
             del self._steps[number]
-        for number in [number for number in self._tokens if number < oldest]:
-            del self._tokens[number]
+        for number in [number for number in self._tenants if number < oldest]:
+            del self._tenants[number]
         self._changed &= self._steps.keys()
 
     def all(self) -> dict[str, dict[str, Point]]:
@@ -141,6 +161,12 @@ class TimeSeries:
 
     def _points(self, number: int) -> dict[str, Point]:
         return {name: step.point() for name, step in self._steps[number].items()}
+
+    def _of_tenant(self, at: float, tenant: str) -> _TenantStep:
+        tenants = self._tenants.setdefault(int(at // STEP_S), {})
+        if tenant not in tenants and len(tenants) >= _MOST_TENANTS:
+            tenant = _OTHERS
+        return tenants.setdefault(tenant, _TenantStep())
 
     def _step(self, at: float, endpoint: str) -> _SeriesStep:
         if endpoint not in self._endpoints:

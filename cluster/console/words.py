@@ -49,7 +49,7 @@ REASON_NAMES: Mapping[str, str] = {
     "ttft": "the first token would be late",
     "itl": "ITL would be too long",
     "kv_blocks": "KV blocks are short",
-    "decode_batch": "the decode batch is full",
+    "decode_batch": "the slots of the decode batch are taken or promised",
     "batch_prompts": "enough prompts of the batch lane wait",
     "queue_full": "the router's queue is full",
     "tenant_concurrent": "the tenant runs as many as it may",

@@ -190,6 +190,16 @@ class CostModel:
         """Whether prompts of the prefill and streams of the decode replica were observed."""
         return decode in self._streams_s and self.prefill(prefill).learned
 
+    def learned_prefill_s(self, replica: str, tokens: int) -> float | None:
+        """The seconds of a prompt of so many tokens, alone; None before there were prompts."""
+        cost = self._prefill.get(replica)
+        return cost.seconds(tokens) if cost is not None and cost.learned else None
+
+    def learned_step_s(self, replica: str, batch: int) -> float | None:
+        """The seconds of a step with so many sequences; None before there were steps."""
+        fit = self._steps.get(replica)
+        return fit.predict((1.0, float(batch))) if fit is not None and fit.learned else None
+
     def learn_stream(self, replica: str, seconds: float) -> None:
         """Learn that a request stayed on that decode replica for `seconds`."""
         known = self._streams_s.get(replica, seconds)

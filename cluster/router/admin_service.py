@@ -37,6 +37,7 @@ from cluster.gateway.grpc_methods import (
 from cluster.replica_record import ReplicaRecord, ReplicaRole
 from cluster.router.canary.routing import CanaryRouting, CanaryState
 from cluster.router.console.parts import KnownCluster
+from cluster.router.console.replica_speed import ReplicaSpeed, speeds
 from cluster.router.rows.gathered_rows import GatheredRows
 from cluster.router.rows.row_service import RowService
 from cluster.rpc.role_control import check_flip, request_purge, request_role, working_role
@@ -74,7 +75,7 @@ class AdminServicer:
         self._config = config
         self._keys = keys
         self._canaries = canaries
-        self._latest = cluster.latest
+        self._latest, self._costs = cluster.latest, cluster.placement.costs
         self._membership = cluster.membership
         self._pools = cluster.pools
         self._directory = cluster.directory
@@ -102,7 +103,9 @@ class AdminServicer:
         async with answering(context):
             self._operator(context)
             await request.read()
-            replicas = [self._describe(self._latest(record)) for record in self._pools.members()]
+            members = [self._latest(record) for record in self._pools.members()]
+            known = speeds(members, self._costs)
+            replicas = [self._describe(record, known[record.id]) for record in members]
             canaries = [_canary(state) for state in self._canaries.states()]
             return router_pb2.StatusResponse(
                 replicas=replicas,
@@ -247,7 +250,7 @@ class AdminServicer:
             if have[pool] < desired
         ]
 
-    def _describe(self, record: ReplicaRecord) -> router_pb2.ReplicaStatus:
+    def _describe(self, record: ReplicaRecord, speed: ReplicaSpeed) -> router_pb2.ReplicaStatus:
         load = record.load
         return router_pb2.ReplicaStatus(
             id=record.id,
@@ -259,6 +262,9 @@ class AdminServicer:
             start_s=record.start_s,
             leaving=record.leaving,
             config=record.config,
+            prefill_s=speed.prefill_s,
+            step_s=speed.step_s,
+            slow=speed.slow,
             blocks=router_pb2.BlockCounts(
                 total=load.blocks_total,
                 used=load.blocks_used,

@@ -221,7 +221,10 @@ class RouterServer:
     async def _open_front_ends(self) -> None:
         access = OperatorAccess(
             OwnRouter(self.id, self._config, self.router, self._exchange, self.requests.store),
-            KnownCluster(self.pools, self._directory, self._membership, self._latest, self.peers),
+            KnownCluster(
+                *(self.pools, self._directory, self._membership, self._latest),
+                *(self.peers, self.placement),
+            ),
             FrontEndKeys(self._keys, self._operators),
         )
         front_ends = await FrontEnds.open(access, self._metrics, self._node)

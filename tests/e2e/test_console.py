@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import re
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import httpx
@@ -156,6 +157,18 @@ async def test_charts_move_and_names_with_markup_are_text(url):
         assert await page.evaluate(moving) == "none"
         assert "first tokens" in await text_of(page, "#headline")
         assert not await page.locator("img").count()
+
+
+async def test_replicas_and_tenants_have_their_figures(url):
+    async with console(url) as page, traffic(url):
+        for pool, name in (("prefill", "1k prompt tokens"), ("decode", "Step")):
+            facts = page.locator(f"#pool-{pool} .card dl").filter(has_text=name).first
+            await facts.filter(has_text=re.compile(rf"{name}\s*[\d.]+ m?s")).wait_for()
+        await show(page, "tenants")
+        acme = page.locator("#tenant-rows tr").filter(has_text="acme").locator("td")
+        await acme.nth(4).filter(has_text="tokens/s").wait_for()
+        assert int(await acme.nth(1).inner_text()) > 0
+        assert await acme.nth(2).inner_text() == "0"
 
 
 async def test_the_keyboard_is_enough(url):

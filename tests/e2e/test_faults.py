@@ -77,6 +77,11 @@ async def test_a_slow_prefill_replica_is_named(tmp_path, monkeypatch):
         cause = {"pool": "prefill", "replica": struck, "tenant": ""}
         await named(cluster, cause, f"One prefill replica was slow: {struck} (")
 
+        async def marked():
+            return f"{struck} slow: " in await in_the_terminal(cluster)
+
+        await eventually(marked, NAMED_S, 1.0)
+
 
 async def test_the_tenant_of_a_burst_is_named(tmp_path, monkeypatch):
     async with faulty("tenant-burst", tmp_path, monkeypatch) as (cluster, _):

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from bench.failover.member import SECRET
-from cluster.client.admin_client import fetch_requests, list_requests
+from cluster.client.admin_client import fetch_requests, fetch_status, list_requests
 from cluster.config.security import SecurityConfig
 from cluster.replica_record import ReplicaRecord
 from cluster.router.server import RouterServer
@@ -89,7 +89,8 @@ async def test_charts_tenants_and_links_count_the_requests_of_all_routers_once(c
             await feed.until(lambda one: first_tokens(one) >= 6)
             assert feed.state["links"] == [], "transfers of before count as of now"
             assert {row["request_id"][0] for row in feed.rows} == {"a", "b"}
-            assert feed.state["served"]["default"] >= 6 * 41
+            served = feed.state["served"]["default"]
+            assert served["tokens"] >= 6 * 41 and (served["requests"], served["refused"]) == (6, 0)
             await local.client.complete([1] * 300, request_id="late", tenant="acme", **SHORT)
             await feed.until(lambda one: one.state["links"])
             await feed.until(lambda one: ended(one) >= 7)
@@ -101,6 +102,36 @@ async def test_charts_tenants_and_links_count_the_requests_of_all_routers_once(c
                 await feed.event()
             assert ended(feed) == first_tokens(feed) == 7
             assert len({row["request_id"] for row in feed.rows}) == len(feed.rows) == 7
+
+
+async def test_top_and_console_of_any_router_have_the_same_figures(config):
+    wanted = ListRequestsRequest(figures=True)
+    async with two_routers(config) as (local, other), at(other) as client:
+        async with Client(other.grpc_address) as there:
+            for number in range(3):
+                await local.client.complete([1] * 40, request_id=f"a-{number}", **SHORT)
+                await there.complete([1] * 40, request_id=f"b-{number}", **SHORT)
+        async with looking(client) as feed:
+            await feed.until(lambda one: ended(one) >= 6)
+            for router in (local.router, other):
+                found = await fetch_requests([router.grpc_address], wanted, OPERATOR_KEY)
+                counts = {one.tenant: (one.tokens, one.requests) for one in found.tenants}
+                served = feed.state["served"].items()
+                assert counts == {name: (one["tokens"], one["requests"]) for name, one in served}
+                assert counts == {"default": (6 * 44, 6)}
+                assert found.tenants[0].cap == "0 of 1,024 running"
+                status = await fetch_status(router.grpc_address, OPERATOR_KEY)
+                times = {one.id: (one.prefill_s, one.step_s, one.slow) for one in status.replicas}
+                await feed.until(lambda one, times=times: shown_times(one) == times)
+                assert times["prefill-0"][0] > 0 < times["decode-0"][1]
+
+
+def shown_times(feed):
+    return {
+        name: (one["prefill_s"] or 0.0, one["step_s"] or 0.0, one["slow"])
+        for name, one in feed.state["replicas"].items()
+        if one["promised"] == 0
+    }
 
 
 def points(feed):

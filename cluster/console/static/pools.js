@@ -11,6 +11,7 @@ const BLOCKS = ["running", "leased", "quarantined", "cached"];
 const POOLS = { prefill: "Prefill", decode: "Decode" };
 /** The health of a replica in words. */
 export const HEALTH = { ok: "healthy", leaving: "leaves", lost: "no answer" };
+const TOKENS = "1k prompt tokens";
 const SVG = "http://www.w3.org/2000/svg";
 
 /** Draws pools and links. */
@@ -68,15 +69,17 @@ function update(child, [id, one]) {
   const slow = rise?.cause.replica === id;
   const full = one.blocks.total > 0 && one.blocks.promised >= 0.85 * one.blocks.total;
   child.classList.toggle("cause", slow);
-  child.classList.toggle("short", full);
-  const marks = `${slow ? `slow: ${seconds(rise.replicas.find((each) => each.name === id).slow_s)} a request · ` : ""}${full ? "KV nearly full · " : ""}`;
+  child.classList.toggle("short", full || Boolean(one.slow));
+  const marks = `${one.slow ? `${one.slow} · ` : ""}${slow ? `slow: ${seconds(rise.replicas.find((each) => each.name === id).slow_s)} a request · ` : ""}${full ? "KV nearly full · " : ""}`;
   say(head.lastElementChild, `${marks}${one.stalled ? "stalled" : HEALTH[one.health]} · ${one.role}${moved}${version}`);
   child.classList.toggle("unwell", one.health !== "ok" || one.stalled);
   const values = facts.querySelectorAll("dd");
   say(values[0], `${count(one.waiting)} waiting`);
-  say(values[1], one.role === "prefill" ? `${count(one.running)} running` : `${count(one.streams)}${one.batch_limit ? ` of ${count(one.batch_limit)}` : ""}`);
-  say(values[2], seconds(one.step_s));
-  say(values[3], `${count(one.prompt_tokens_due)} tokens due${one.prompt_tokens_per_s ? `, ${count(one.prompt_tokens_per_s)}/s` : ""}`);
+  const computes = one.role === "prefill";
+  say(values[1], computes ? `${count(one.running)} running` : `${count(one.streams)}${one.batch_limit ? ` of ${count(one.batch_limit)}` : ""}${one.promised ? `, ${count(one.promised)} promised` : ""}`);
+  say(values[2].previousElementSibling, computes ? TOKENS : "Step");
+  say(values[2], computes ? seconds(one.prefill_s) : `${seconds(one.step_s)}${one.role === "both" ? `, ${TOKENS} ${seconds(one.prefill_s)}` : ""}`);
+  say(values[3], `${count(one.prompt_tokens_due)} tokens due`);
   const total = one.blocks.total;
   const parts = BLOCKS.map((name) => [`kv-${name}`, one.blocks[name], `${name} ${count(one.blocks[name])}`]);
   const held = [...BLOCKS, "orphaned"].filter((name) => one.blocks[name]).map((name) => `${count(one.blocks[name])} ${name}`).join(", ");

@@ -57,4 +57,4 @@ class OperatorAccess:
         return OperatorActs(self.own, self.cluster)
 
     def _rows(self) -> GatheredRows:
-        return GatheredRows(self.own.rows, self.cluster.peers)
+        return GatheredRows(self.own.rows, self.cluster.peers, self._view().shares)

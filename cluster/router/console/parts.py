@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cluster.config.schema import TandemConfig
 from cluster.discovery.healthy_replicas import HealthyReplicas
 from cluster.discovery.redis_directory import Directory
+from cluster.placement.placement import Placement
 from cluster.replica_record import ReplicaRecord
 from cluster.router.peer_exchange import PeerExchange
 from cluster.router.peers.peer_calls import Peers
@@ -33,6 +34,7 @@ class KnownCluster:
     """The rest of the cluster as this router knows and reaches it; `peers` are the other routers.
 
     `latest` adds the newest load to a record, because the directory learns of it once a second.
+    `placement` has learned what the replicas' work costs, and counts what it promised them.
     """
 
     pools: HealthyReplicas
@@ -40,6 +42,7 @@ class KnownCluster:
     membership: Membership
     latest: Callable[[ReplicaRecord], ReplicaRecord]
     peers: Peers
+    placement: Placement = field(default_factory=Placement)
 
 
 @dataclass(frozen=True, slots=True)

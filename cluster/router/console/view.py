@@ -14,10 +14,11 @@ from cluster.replica_record import ReplicaRecord
 from cluster.router.accounting import EPOCH_S, RequestAccount
 from cluster.router.canary.routing import CanaryState
 from cluster.router.console.parts import KnownCluster, OwnRouter
+from cluster.router.console.replica_speed import speeds
 
 _LOAD = (
-    *("waiting", "running", "streams", "batch_limit", "step_s", "prompt_tokens_due"),
-    *("prompt_tokens_per_s", "queued_prefill_s", "stalled"),
+    *("waiting", "running", "streams", "batch_limit", "prompt_tokens_due"),
+    *("queued_prefill_s", "stalled"),
 )
 _BLOCKS = ("total", "free", "cached", "leased", "quarantined", "orphaned", "promised")
 _TENANTS_SHOWN = 64
@@ -43,14 +44,18 @@ class RouterView:
         """Nothing: this view is of one router alone."""
         return PeersTold()
 
+    def shares(self) -> Json:
+        """What each tenant uses of its caps in this router."""
+        return self._exchange.fairness.shown(self._config.tenants)
+
     def state(self) -> Json:
         """Replicas, tenants, canaries, and the settings that the page needs."""
-        known = self._cluster
-        members = known.pools.members()
+        replicas = [self._cluster.latest(one) for one in self._cluster.pools.members()]
+        known = speeds(replicas, self._cluster.placement.costs)
         return {
-            "replicas": {one.id: self._replica(known.latest(one)) for one in members},
+            "replicas": {one.id: self._replica(one) | asdict(known[one.id]) for one in replicas},
             "missing": list(self._router.missing()),
-            "tenants": self._tenants(),
+            "tenants": most_served(self.shares()),
             "canaries": [_canary(one) for one in self._exchange.canaries.states()],
             "settings": self._settings,
         }
@@ -100,19 +105,19 @@ class RouterView:
         found: Json = {name: getattr(load, name) for name in _LOAD}
         blocks = {name: getattr(load, f"blocks_{name}") for name in _BLOCKS}
         blocks["running"] = max(0, load.blocks_used - load.blocks_leased - load.blocks_quarantined)
+        # The slots that admission counts as taken, before the replica hears of the request.
+        requests = self._cluster.placement.load_tracker.requests(record)
+        promised = max(0, requests - load.streams) if record.serves("decode") else 0
         health = "ok" if self._cluster.pools.trusted(record) else "lost"
         return found | {
             "role": record.role,
             "home": record.home or record.role,
             "health": "leaving" if record.leaving else health,
             "config": record.config,
+            "promised": promised,
             "started_at": round(record.started_at, 1),
             "blocks": blocks,
         }
-
-    def _tenants(self) -> Json:
-        shares = self._exchange.fairness.shown(self._config.tenants)
-        return most_served(shares)
 
 
 def most_served(tenants: Json) -> Json:
@@ -122,6 +127,7 @@ def most_served(tenants: Json) -> Json:
 
 
 def _running(account: RequestAccount) -> RunningView:
+    account.wait.look()
     streams = account.streams
     first = streams[0] if streams else None
     moved = []

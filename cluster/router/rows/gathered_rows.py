@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pydantic import TypeAdapter
 
 from cluster.api.limits import LISTED_ROWS
+from cluster.console.peer_news import merged_tenants
 from cluster.console.row_view import named, row_view, whole_view
 from cluster.console.source import Json
 from cluster.console.time_series import WINDOW_S
@@ -19,12 +20,13 @@ from cluster.console.ttft_sample import TtftSample
 from cluster.router.peers.peer_calls import Peers
 from cluster.router.rows.endpoint_figures import figures_of, joined
 from cluster.router.rows.gathered_blockers import BAD_ROW, GatheredBlockers, KnownClocks
+from cluster.router.rows.tenant_figures import busiest, tenants_of
 from cluster.telemetry.requests.behind import waits_of, with_blockers
 from cluster.telemetry.requests.row import RequestRow, brief, with_choices
 from cluster.telemetry.requests.row_order import rank
 from cluster.telemetry.requests.store import RequestStore, RowFilter
 from protos.peer_pb2 import PeerQuestion, RowsAnswer, RowsQuestion
-from protos.router_pb2 import EndpointFigures, ListRequestsRequest
+from protos.router_pb2 import EndpointFigures, ListRequestsRequest, TenantFigures
 
 # Bounds: rows with all their choices in one answer, where a client used an id more than once, and
 # first tokens of another router that count for the explanation of rises.
@@ -40,7 +42,8 @@ class RowList:
     """Rows as they were wanted, and how many are held.
 
     `first_tokens` are those of the last quarter of an hour, and `figures` those of each endpoint,
-    where wanted. `silent` names the routers whose rows are missing, and says why.
+    where wanted. So are `tenants`, which may be named once by each router, and their `shares` (see
+    `busiest`). `silent` names the routers whose rows are missing, and says why.
     """
 
     rows: list[Json]
@@ -48,14 +51,22 @@ class RowList:
     figures: list[EndpointFigures] = field(default_factory=list)
     first_tokens: list[TtftSample] = field(default_factory=list)
     silent: Mapping[str, str] = field(default_factory=dict)
+    tenants: list[TenantFigures] = field(default_factory=list)
+    shares: Json = field(default_factory=dict)
 
 
 class GatheredRows:
-    """Lists the rows of this router's memory, and asks the other routers for theirs."""
+    """Lists the rows of this router's memory, and asks the other routers for theirs.
 
-    def __init__(self, store: RequestStore, peers: Peers) -> None:
+    `shares` tells what tenants use here now.
+    """
+
+    def __init__(
+        self, store: RequestStore, peers: Peers, shares: Callable[[], Json] = dict
+    ) -> None:
         self._store = store
         self._peers = peers
+        self._shares = shares
         self.blockers = GatheredBlockers(store, peers)
 
     async def gather(self, question: RowsQuestion) -> RowList:
@@ -96,6 +107,8 @@ class GatheredRows:
                 rows=map(json.dumps, own.rows),
                 held=own.held,
                 figures=own.figures,
+                tenants=own.tenants,
+                shares=json.dumps(own.shares).encode() if own.shares else b"",
                 first_tokens=_FIRST_TOKENS.dump_json(first_tokens) if first_tokens else b"",
             )
         )
@@ -109,10 +122,11 @@ class GatheredRows:
         first_tokens: list[TtftSample] = []
         if question.wanted.rises:
             first_tokens = await asyncio.to_thread(_first_tokens, rows)
-        figures: list[EndpointFigures] = []
-        if question.wanted.figures:
-            figures = await asyncio.to_thread(lambda: figures_of(wanted.chosen(rows)))
-        return RowList(listed, len(rows), figures, first_tokens)
+        found = RowList(listed, len(rows), first_tokens=first_tokens)
+        if not question.wanted.figures:
+            return found
+        figures, tenants = await asyncio.to_thread(_figures, wanted, rows)
+        return replace(found, figures=figures, tenants=tenants, shares=self._shares())
 
 
 def rows_question(wanted: RowFilter, *, for_console: bool = False) -> RowsQuestion:
@@ -139,6 +153,11 @@ _Forms = tuple[Callable[[RequestRow], Json], Callable[[RequestRow, _Rows, _Rows]
 _FOR_CONSOLE: _Forms = (row_view, whole_view)
 _FOR_TERMINALS: _Forms = (brief, with_blockers)
 _WITH_CHOICES: _Forms = (with_choices, with_blockers)
+
+
+def _figures(wanted: RowFilter, rows: _Rows) -> tuple[list[EndpointFigures], list[TenantFigures]]:
+    chosen = wanted.chosen(rows)
+    return figures_of(chosen), tenants_of(chosen)
 
 
 def _listed(wanted: RowFilter, rows: _Rows, running: _Rows, forms: _Forms) -> list[Json]:
@@ -189,6 +208,7 @@ def _merged(
     """The rows of this router and the readable answers of the others."""
     rows, held = [named(row, name) for row in own.rows], own.held
     first_tokens, figures = list(own.first_tokens), [own.figures]
+    tenants, shares = list(own.tenants), own.shares
     slowest = question.wanted.slowest
     for router, answer in answers.items():
         try:
@@ -199,6 +219,8 @@ def _merged(
                 samples = _FIRST_TOKENS.validate_json(answer.first_tokens)
             if not all(one.sound for one in samples):
                 raise ValueError("first tokens that cannot be counted")
+            both = merged_tenants(shares, [json.loads(answer.shares or b"{}")])
+            busiest(answer.tenants, both)
         except BAD_ROW:
             silent[router] = "its rows cannot be read"
             continue
@@ -206,10 +228,11 @@ def _merged(
         rows += theirs
         held += answer.held
         figures.append(list(answer.figures))
+        tenants, shares = [*tenants, *answer.tenants], both
     rows.sort(key=lambda row: -rank(row, slowest=slowest))
     most = question.wanted.limit or LISTED_ROWS
     if question.wanted.request_id:
         rows = rows[: min(most, _MOST_WHOLE)]
     else:
         rows = _within_bound(rows[:most])
-    return RowList(rows, held, joined(figures), first_tokens, silent)
+    return RowList(rows, held, joined(figures), first_tokens, silent, tenants, shares)

@@ -10,6 +10,7 @@ from cluster.console.ttft_rise import rises
 from cluster.console.ttft_sample import TtftSample
 from cluster.gateway.grpc_methods import Context, Received, answering
 from cluster.router.rows.gathered_rows import GatheredRows, RowList
+from cluster.router.rows.tenant_figures import busiest
 from protos.peer_pb2 import RowsQuestion
 from protos.router_pb2 import ListRequestsRequest, ListRequestsResponse
 
@@ -43,6 +44,7 @@ def _response(found: RowList) -> ListRequestsResponse:
         rises=_rises(found.first_tokens),
         silent=found.silent,
         figures=found.figures,
+        tenants=busiest(found.tenants, found.shares),
     )
 
 

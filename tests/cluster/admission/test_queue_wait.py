@@ -31,6 +31,8 @@ async def test_each_request_of_a_crowd_says_for_what_it_waited_and_how_many_were
         tasks.append(enter_with(queue, wait, 14000, batch=True))
         await eventually(lambda number=number: queue.waiting == number)
     # While they wait it is known too.
+    for wait in waits:
+        wait.look()
     assert [wait.reason for wait in waits[1:]] == ["kv_blocks"] * 4
     for task in tasks:
         (assigned,) = await task
@@ -58,6 +60,12 @@ async def test_a_request_whose_turn_never_came_stood_behind_what_held_the_others
     first.release()
 
 
+def reasons(waits):
+    for wait in waits:
+        wait.look()
+    return [wait.reason for wait in waits]
+
+
 async def test_the_reason_is_the_one_for_which_the_requests_before_it_waited_last(pools, queue):
     def decode(**load: int) -> None:
         load = ReplicaLoad(**{"blocks_total": 1000, "block_size": 16, **load})
@@ -70,11 +78,10 @@ async def test_the_reason_is_the_one_for_which_the_requests_before_it_waited_las
     await eventually(lambda: queue.waiting == 1)
     behind = enter_with(queue, waits[1], 100, batch=True)
     await eventually(lambda: queue.waiting == 2)
-    assert [wait.reason for wait in waits] == ["decode_batch"] * 2
+    assert reasons(waits) == ["decode_batch"] * 2
     decode(blocks_total=10)
-    polls, healthy = [], pools.healthy
-    pools.healthy = lambda pool: polls.append(pool) or healthy(pool)
-    await eventually(lambda: len(polls) > 9)
+    # Who looks while they wait hears the reason of now, and not that of their arrival.
+    await eventually(lambda: reasons(waits) == ["kv_blocks"] * 2)
     decode()
     assigned = [(await task)[0] for task in (before, behind)]
     assert [(wait.reason, wait.stood_behind) for wait in waits] == [

@@ -8,6 +8,7 @@ from dataclasses import asdict, replace
 
 import pytest
 
+from cluster.cli.requests import waits_of
 from cluster.telemetry.requests.behind import Blocker
 from cluster.telemetry.requests.row import ChoiceRow, RequestRow, brief, whole
 from cluster.telemetry.requests.stages import FailoverSpan
@@ -76,14 +77,22 @@ def test_requests_are_a_table_or_json(capsys: pytest.CaptureFixture[str], router
     assert header.split()[1:5] == ["request", "endpoint", "tenant", "outcome"]
     assert refused.split()[1:] == [
         *("r-2", "chat", "other\ufffd[31m", "Refused:", "ttft", "-", "-"),
-        *("-", "-", "-", "-", "-", "-", "-", "-"),
+        *("-", "-", "-", "-", "-", "-", "-", "-", "-"),
     ]
     assert row.split()[1:] == [
         *("r-1", "chat", "acme", "ok", "prefill-0", "decode-0", "812", "40"),
-        *["400", "ms", "200", "ms", "10", "ms", "610", "ms", "50", "ms", "2000", "ms"],
+        *["100", "ms", "300", "ms", "200", "ms", "10", "ms", "610", "ms", "50", "ms", "2000", "ms"],
     ]
     code, out, _ = run(capsys, "requests", "--json", "--address", router.address)
     assert [one["request_id"] for one in json.loads(out)] == ["r-1", "r-2"]
+
+
+def test_the_wait_in_the_router_stands_apart_from_the_queue_of_prefill():
+    assert waits_of(brief(ROW)) == (0.1, pytest.approx(0.3))
+    assert waits_of(brief(REFUSED)) == (None, None)
+    # Another router had it, and does not tell when it admitted it.
+    handed_on = replace(ROW, choices=(replace(CHOICE, admitted_s=2.0),))
+    assert waits_of(brief(handed_on)) == (0.4, 0.0)
 
 
 def test_a_request_that_several_routers_tell_of_is_listed_once(

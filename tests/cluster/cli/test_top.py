@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import pty
@@ -9,11 +10,13 @@ import select
 import subprocess
 import sys
 import time
+from contextlib import asynccontextmanager
 
 import pytest
 
 from cluster.cli import top
 from cluster.cli.top_view import sections_of
+from cluster.client import admin_client
 from cluster.client.admin_client import ListedRequests
 from cluster.router.rows.endpoint_figures import figures_of
 from cluster.telemetry.requests.row import brief
@@ -38,12 +41,12 @@ STATUS = router_pb2.StatusResponse(
 )
 
 
-def listed(rows=(), rises=(), silent=None, figures=()):
-    return ListedRequests(list(rows), list(rises), silent or {}, list(figures))
+def listed(rows=(), rises=(), silent=None, figures=(), tenants=()):
+    return ListedRequests(list(rows), list(rises), silent or {}, list(figures), list(tenants))
 
 
-def sections(rows=(), since_s=60.0, figures=()):
-    found = sections_of(STATUS, listed(rows, figures=figures), since_s)
+def sections(rows=(), since_s=60.0, figures=(), tenants=(), status=STATUS):
+    found = sections_of(status, listed(rows, figures=figures, tenants=tenants), since_s)
     return {one.title.split(",")[0].split(" ")[0]: one for one in found}
 
 
@@ -73,9 +76,41 @@ def test_endpoints_and_the_slowest_come_from_rows():
         "prefill-0",
         "kv_blocks",
         "610 ms",
-        "400 ms",
+        "100 ms",
+        "300 ms",
         "200 ms",
     )
+
+
+def test_replicas_have_their_times_and_a_slow_one_says_so():
+    replicas = [
+        replica("prefill-0", "prefill", 1, 100, prefill_s=0.1234),
+        replica("prefill-1", "prefill", 1, 100, prefill_s=1.25, slow="slow: 10x the others\x1b"),
+        replica("decode-0", "decode", 1, 100, step_s=0.0213),
+    ]
+    found = sections(status=router_pb2.StatusResponse(replicas=replicas))["replicas"]
+    assert found.columns[-2:] == ("1k prompt tokens", "step")
+    assert [(row[1], row[2], *row[-2:]) for row in found.rows] == [
+        ("decode-0", "ok", "-", "21.3 ms"),
+        ("prefill-0", "ok", "123.4 ms", "-"),
+        ("prefill-1", "slow: 10x the others\N{REPLACEMENT CHARACTER}", "1250.0 ms", "-"),
+    ]
+    assert max(map(len, top.as_text([found]).splitlines())) <= 120
+
+
+def test_tenants_have_their_share_and_the_rest_is_counted():
+    one = {"requests": 40, "refused": 3, "tokens": 900, "running": 2, "waiting": 1}
+    tenants = [
+        router_pb2.TenantFigures(tenant="acme\x1b", cap="2 of 16 running", **one),
+        router_pb2.TenantFigures(others=31, requests=7, tokens=300),
+    ]
+    found = sections(since_s=60.0, tenants=tenants)["tenants"]
+    assert found.title == "tenants, last 60 s"
+    assert found.rows == [
+        ("acme\N{REPLACEMENT CHARACTER}", "40", "3", "2", "1", "75%", "15", "2 of 16 running"),
+        ("31 others", "7", "0", "0", "0", "25%", "5", ""),
+    ]
+    assert max(map(len, top.as_text([found]).splitlines())) <= 80
 
 
 def test_a_rise_is_told_in_words_and_by_question():
@@ -89,7 +124,7 @@ def test_a_rise_is_told_in_words_and_by_question():
     assert [row[1] for row in half if row[1]] == ["cause", "when", *facts]
     assert " ".join(row[2] for row in half).startswith(words.strip())
     assert ("", "replica", "p-0") in half
-    assert len(others) == 4
+    assert len(others) == 5
 
 
 def test_without_a_rise_it_says_so():
@@ -119,6 +154,36 @@ def test_piped_it_is_one_page_without_colours(router: Router, capsys):
     assert "ENDPOINTS, LAST 120 S" in out and "prefill-0" in out
     assert router.admin.wanted[0].since_s == 120
     assert router.admin.wanted[0].figures and router.admin.wanted[0].slowest
+
+
+@asynccontextmanager
+async def shared_port(router, frozen):
+    """A port whose first so many connections reach a router that is frozen, and others `router`."""
+    came, writers, handlers = [], [], []
+
+    async def pipe(reader, writer):
+        while data := await reader.read(1 << 16):
+            writer.write(data)
+
+    async def serve(reader, writer):
+        handlers.append(asyncio.current_task())
+        came.append(writer)
+        writers.append(writer)
+        if len(came) > frozen:
+            there = await asyncio.open_connection(*router.address.split(":"))
+            writers.append(there[1])
+            await asyncio.gather(pipe(reader, there[1]), pipe(there[0], writer))
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        for writer in writers:
+            writer.close()
+        await asyncio.gather(*handlers, *(one.wait_closed() for one in writers))
+
+
+async def test_a_frozen_router_at_a_shared_port_delays_a_look_by_one_more_question(router: Router):
+    async with shared_port(router, frozen=1) as address, asyncio.timeout(4.5):
+        assert (await admin_client.fetch_status(address, "key")).replicas
 
 
 async def test_it_goes_on_while_a_router_does_not_answer():

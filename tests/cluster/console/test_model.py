@@ -48,7 +48,7 @@ def test_a_first_token_and_a_transfer_count_once_though_the_request_runs_and_end
     assert first_tokens(changes) == 1
     assert [point["ended"] for point in points(changes)] == [1]
     assert "links" not in changes
-    assert changes["served"] == {"acme": 10}
+    assert changes["served"] == {"acme": {"tokens": 10, "requests": 1, "refused": 0}}
     source.rows.add(row("r2", NOW - 2, one))
     assert first_tokens(model.changes()) == 2
 
@@ -104,8 +104,20 @@ def test_refusals_are_counted_by_reason_and_rows_are_bounded():
         source.rows.add(refused)
     changes = model_of(source).changes()
     assert [point["refused"] for point in points(changes)] == [{"ttft": 100}]
+    assert changes["served"] == {"acme": {"tokens": 0, "requests": 100, "refused": 100}}
     assert len(changes["rows"]) == 40
     assert changes["skipped"] == 60
+
+
+def test_tenants_beyond_the_busiest_are_counted_together():
+    source = ScriptedSource()
+    for number in range(70):
+        source.rows.add(row(f"r{number}", NOW - number, tenant=f"t{number}", prompt_tokens=number))
+    served = model_of(source).changes()["served"]
+    *names, rest = served
+    assert names[:2] == ["t69", "t68"] and len(names) == 64
+    assert (rest, served[rest]["requests"]) == ("other", 6)
+    assert sum(one["tokens"] for one in served.values()) == sum(range(70))
 
 
 def test_the_requests_that_wait_longest_are_shown_first():

@@ -52,7 +52,8 @@ async def test_another_router_counts_what_this_one_counts():
     assert changes["series"] == expected["series"]
     assert first_tokens(changes) == 2
     assert changes["links"] == expected["links"] and changes["links"]
-    assert changes["served"] == expected["served"] == {"acme": 10}
+    acme = {"tokens": 10, "requests": 2, "refused": 1}
+    assert changes["served"] == expected["served"] == {"acme": acme}
     assert [point["refused"] for point in points(changes) if point["refused"]] == [{"ttft": 1}]
     (running,) = changes["running"]["rows"]
     assert running == expected["running"]["rows"][0] | {"router": "router-1"}
@@ -138,6 +139,7 @@ def test_fields_of_a_newer_version_are_ignored_and_those_of_an_older_one_missing
         {"first_tokens": [SAMPLE | {"ttft_s": float("nan")}]},
         {"first_tokens": [SAMPLE | {"prompt_tokens": 10**400}]},
         {"served": {}},
+        {"turned_away": [[float("nan"), "acme"]]},
         {"rows": [{"received_at": "late"}]},
         {"rows": [{}]},
         {"running": {"rows": [{"ttft_s": None}]}},

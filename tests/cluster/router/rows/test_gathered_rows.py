@@ -9,6 +9,7 @@ import pytest
 
 from cluster.console.ttft_sample import TtftSample
 from cluster.router.rows.gathered_rows import GatheredRows, rows_question
+from cluster.router.rows.tenant_figures import busiest
 from cluster.telemetry.requests.store import RequestStore, RowFilter
 from engine.errors import InvalidRequest
 from protos.peer_pb2 import PeerAnswer, PeerQuestion, RowsAnswer, RowsQuestion
@@ -80,3 +81,33 @@ async def test_first_tokens_that_cannot_be_read_are_a_reason(bad):
     async with peers_of(odd=saying(lambda question: answer)) as (peers, _):
         found = await GatheredRows(store("a"), peers).gather(RowsQuestion())
     assert found.silent == {"odd": "its rows cannot be read"}
+
+
+def using(running):
+    caps = {"concurrent": {"used": running, "here": 8, "cap": 16}}
+    return {"acme": {"weight": 1.0, "served": 1.0, "waiting_requests": 1, "caps": caps}}
+
+
+async def test_tenants_are_counted_over_all_routers():
+    wanted = RowsQuestion(wanted=ListRequestsRequest(figures=True))
+    there = GatheredRows(store("b", "c"), None, lambda: using(3))
+
+    async def serve(stream):
+        await stream.read()
+        await stream.write(PeerAnswer(rows=await there.answer(wanted)).SerializeToString())
+
+    async with peers_of(other=serve) as (peers, _):
+        found = await GatheredRows(store("a"), peers, lambda: using(2)).gather(wanted)
+    (acme,) = busiest(found.tenants, found.shares)
+    assert (acme.requests, acme.running, acme.waiting) == (3, 5, 2)
+    assert acme.cap == "5 of 16 running"
+
+
+@pytest.mark.parametrize("bad", [b"{", b"[]", b'{"acme": {}}', json.dumps(using(-9)).encode()])
+async def test_shares_that_cannot_be_read_are_a_reason(bad):
+    answer = PeerAnswer(rows=RowsAnswer(shares=bad))
+    async with peers_of(odd=saying(lambda question: answer)) as (peers, _):
+        wanted = RowsQuestion(wanted=ListRequestsRequest(figures=True))
+        found = await GatheredRows(store("a"), peers, lambda: using(1)).gather(wanted)
+    assert found.silent == {"odd": "its rows cannot be read"}
+    assert found.shares == using(1)
