@@ -46,7 +46,8 @@ REASONS: Mapping[str, RefusalReason] = {
         "The longest answer of the request might find no KV blocks.",
         _ADMISSION,
         _ENDED,
-        "A smaller `max_output_tokens`, more blocks, or `router.kv_overcommit` above 1.",
+        "A smaller `max_output_tokens`, more `kv.blocks` or decode replicas, or "
+        "`router.kv_overcommit` above 1.",
     ),
     "decode_batch": RefusalReason(
         "the decode batch has no slot for it",

@@ -64,9 +64,12 @@ def _rises(rises: Sequence[Row]) -> TopTable:
     for rise in rises:
         endpoint = plain(rise["endpoint"])
         begin, end = (time.strftime("%X", time.localtime(rise[at])) for at in ("begin", "end"))
-        told = {"cause": rise["words"], "when": f"{begin} to {end}", **rise["facts"]}
+        told = {"cause": rise["words"]}
+        if "advice" in rise:  # a router of an older version gives none
+            told |= {"what to do": rise["advice"], "guide": rise["runbook"]}
+        told |= {"when": f"{begin} to {end}", **rise["facts"]}
         for name, text in told.items():
-            for part in wrap(plain(text), _TEXT_WIDTH):
+            for part in wrap(plain(text), _TEXT_WIDTH, break_on_hyphens=False):
                 lines.append((endpoint, name, part))
                 endpoint = name = ""
     if not lines:

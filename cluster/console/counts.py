@@ -8,10 +8,11 @@ from itertools import islice
 from typing import Literal
 
 from cluster.console.link_rates import LinkRates
+from cluster.console.rise.lengths import TextLength
 from cluster.console.time_series import TimeSeries
 from cluster.console.ttft_sample import TtftSample
 
-# Bounds: first tokens that are explained, and counts that are held for other routers.
+# Bounds: first tokens, and answers, that explain a rise; counts that are held for other routers.
 _MOST_SAMPLES = 10_000
 _MOST_LOGGED = 40_000
 
@@ -23,6 +24,7 @@ TurnedAwayCount = tuple[float, str]
 MovedCount = tuple[str, str, int]
 Logged = (
     tuple[Literal["first_tokens"], TtftSample]
+    | tuple[Literal["answers"], TextLength]
     | tuple[Literal["ended"], EndedCount]
     | tuple[Literal["itl"], ItlCount]
     | tuple[Literal["refused"], RefusedCount]
@@ -33,11 +35,12 @@ Logged = (
 
 
 class Counts:
-    """The charts, the first tokens to explain, and the rates of KV links."""
+    """The charts, the first tokens to explain, the lengths of answers, the rates of KV links."""
 
     def __init__(self) -> None:
         self.series = TimeSeries()
         self.samples: deque[TtftSample] = deque(maxlen=_MOST_SAMPLES)
+        self.answers: deque[TextLength] = deque(maxlen=_MOST_SAMPLES)
         self.links = LinkRates()
 
 
@@ -70,6 +73,7 @@ class LoggedCounts(Counts):
         self._moved: list[MovedCount] = []
         self.series = _SeriesLog(log)
         self.samples = _SampleLog(log)
+        self.answers = _AnswerLog(log)
         self.links = _LinkLog(self._moved)
 
     def flush(self) -> None:
@@ -112,6 +116,15 @@ class _SampleLog(deque[TtftSample]):
 
     def append(self, one: TtftSample) -> None:
         self._log.add(("first_tokens", one))
+
+
+class _AnswerLog(deque[TextLength]):
+    def __init__(self, log: CountLog) -> None:
+        super().__init__(maxlen=0)
+        self._log = log
+
+    def append(self, one: TextLength) -> None:
+        self._log.add(("answers", one))
 
 
 class _LinkLog(LinkRates):

@@ -14,11 +14,12 @@ from functools import partial
 
 from cluster.console.counts import Counts
 from cluster.console.peer_news import MOST_RUNNING, PeersTold, RecentRows
+from cluster.console.rise.lengths import TextLength
+from cluster.console.rise.ttft_rise import rises
 from cluster.console.row_view import row_view, running_view
 from cluster.console.running_itl import RunningItl, evenly, prominence
 from cluster.console.source import Json, ModelSource, RunningView
 from cluster.console.time_series import STEP_S, WINDOW_S
-from cluster.console.ttft_rise import rises
 from cluster.console.ttft_sample import TtftSample
 from cluster.console.words import NO_RISE, REASON_NAMES, STAGE_NAMES
 from cluster.telemetry.requests.row import RequestRow
@@ -74,6 +75,7 @@ class ConsoleModel:
         self._counts = counts or Counts()
         self._series = self._counts.series
         self._samples = self._counts.samples
+        self._answers = self._counts.answers
         self._links = self._counts.links
         self._peer_rows = RecentRows(FIRST_ROWS)
         self._counted: dict[_Key, _Counted] = {}
@@ -91,9 +93,10 @@ class ConsoleModel:
 
     def explain(self) -> None:
         """Say anew why TTFT rose; call it on a thread."""
-        since = self._clock() - WINDOW_S
-        recent = [one for one in self._samples.copy() if one.at >= since]
-        self._rises = [one.to_json() for one in rises(recent)]
+        now = self._clock()
+        recent = [one for one in self._samples.copy() if one.at >= now - WINDOW_S]
+        answers = [one for one in self._answers.copy() if one.at >= now - WINDOW_S]
+        self._rises = [one.to_json() for one in rises(recent, now, answers)]
 
     async def ask_cluster(self) -> None:
         """Ask the directory about the cluster; raises Unavailable."""
@@ -194,6 +197,9 @@ class ConsoleModel:
         counted = self._counted.pop((row.tenant, row.request_id), None) or _Counted()
         if not counted.first_token and (sample := TtftSample.of_row(row)) is not None:
             self._count_sample(sample)
+        if row.ttft_s is not None and row.completion_tokens:
+            at = row.received_at + row.ttft_s
+            self._answers.append(TextLength(at, row.tenant, row.completion_tokens))
         moved = [one for one in row.choices if one.transfer_bytes]
         for one in moved[counted.transfers :]:
             size = one.transfer_bytes or 0

@@ -19,6 +19,7 @@ from cluster.console.counts import (
     ServedCount,
     TurnedAwayCount,
 )
+from cluster.console.rise.lengths import TextLength
 from cluster.console.row_view import named
 from cluster.console.running_itl import prominence
 from cluster.console.source import Json
@@ -52,6 +53,7 @@ class PeerNews:
     rows_at: int
     more: bool = False
     first_tokens: tuple[TtftSample, ...] = ()
+    answers: tuple[TextLength, ...] = ()
     ended: tuple[EndedCount, ...] = ()
     itl: tuple[ItlCount, ...] = ()
     refused: tuple[RefusedCount, ...] = ()
@@ -88,6 +90,7 @@ def _try(news: PeerNews) -> None:
     """Read the news once, so that they cannot end the feed later."""
     groups = (news.ended, news.itl, news.refused, news.served, news.turned_away, news.moved)
     numbers = [each for group in groups for one in group for each in _numbers(one)]
+    numbers += [each for one in news.answers for each in (one.at, one.tokens)]
     numbers += [end(row) for row in news.rows]
     numbers += [one for row in news.running.rows for one in _prominence(row, 0.0)]
     if not (all(map(isfinite, numbers)) and all(one.sound for one in news.first_tokens)):
@@ -125,6 +128,7 @@ class PeersTold:
             for sample in one.first_tokens:
                 counts.samples.append(sample)
                 counts.series.first_token(sample.at, sample.endpoint, sample.ttft_s)
+            counts.answers.extend(one.answers)
             for at, endpoint, itl_s, longest_s, failed in one.ended:
                 counts.series.ended(at, endpoint, itl_s, longest_s, failed=failed)
             for itl in one.itl:

@@ -59,7 +59,7 @@ REASON_NAMES: Mapping[str, str] = {
     "router_full": "the router is full",
     "replica_full": "a replica's queue is full",
 }
-NO_RISE = f"TTFT is as usual: no time of the last {WINDOW_S / 60:.0f} minutes was slow."
+NO_RISE = f"TTFT did not rise at any endpoint in the last {WINDOW_S / 60:.0f} minutes."
 
 
 def in_words(row: Row) -> dict[str, list[str]]:

@@ -107,16 +107,18 @@ function options(id, lines, width, height, chart) {
   };
 }
 
-/** Shades the slow time behind the lines of TTFT. */
+/** Shades the slow times behind the lines of TTFT. */
 function shade(id, plot) {
   const rise = id === "ttft" ? shownRise() : undefined;
   if (!rise) return;
   const { ctx, bbox } = plot;
-  const from = Math.max(bbox.left, plot.valToPos(rise.begin, "x", true));
-  const to = Math.min(bbox.left + bbox.width, plot.valToPos(rise.end, "x", true));
   ctx.save();
   ctx.fillStyle = colour("--shade");
-  ctx.fillRect(from, bbox.top, Math.max(0, to - from), bbox.height);
+  for (const one of [rise, ...rise.also]) {
+    const from = Math.max(bbox.left, plot.valToPos(one.begin, "x", true));
+    const to = Math.min(bbox.left + bbox.width, plot.valToPos(one.end, "x", true));
+    ctx.fillRect(from, bbox.top, Math.max(0, to - from), bbox.height);
+  }
   ctx.restore();
 }
 

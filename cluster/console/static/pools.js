@@ -39,6 +39,13 @@ function mark(pool, rise) {
   title.classList.toggle("cause", here);
 }
 
+/** Whether requests waited for KV blocks: some that run, or those of the rise that is shown. Blocks that are only full serve well. */
+function blocksAwaited() {
+  const rise = shownRise();
+  const waited = (one) => one.waited_for === "kv_blocks";
+  return rise?.cause.reason === "kv_blocks" || state.running.rows.some(waited);
+}
+
 function card([id]) {
   const buttons = el("div", { class: "row acts" }, endButton(id, "drain"), endButton(id, "kill"));
   return el(
@@ -69,8 +76,12 @@ function update(child, [id, one]) {
   const slow = rise?.cause.replica === id;
   const full = one.blocks.total > 0 && one.blocks.promised >= 0.85 * one.blocks.total;
   child.classList.toggle("cause", slow);
-  child.classList.toggle("short", full || Boolean(one.slow));
-  const marks = `${one.slow ? `${one.slow} · ` : ""}${slow ? `slow: ${seconds(rise.replicas.find((each) => each.name === id).slow_s)} a request · ` : ""}${full ? "KV nearly full · " : ""}`;
+  const awaited = full && blocksAwaited();
+  child.classList.toggle("short", awaited || Boolean(one.slow));
+  const shown = slow ? rise.replicas.find((each) => each.name === id) : undefined;
+  const promised = full ? `${percent(one.blocks.promised / one.blocks.total)} of KV promised${awaited ? ", and requests waited for it" : ""} · ` : "";
+  const behind = one.slow ? `${one.slow} · ` : "";
+  const marks = `${behind}${slow ? `slow${shown ? `: ${seconds(shown.slow_s)} a request` : ""} · ` : ""}${promised}`;
   say(head.lastElementChild, `${marks}${one.stalled ? "stalled" : HEALTH[one.health]} · ${one.role}${moved}${version}`);
   child.classList.toggle("unwell", one.health !== "ok" || one.stalled);
   const values = facts.querySelectorAll("dd");

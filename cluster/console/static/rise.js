@@ -28,9 +28,9 @@ function headline(rise) {
   if (state.missing.length) return `No replica is healthy for: ${state.missing.join(", ")}.`;
   const refused = refusals();
   if (rise) return `${rise.words} ${refused}`.trim();
-  if (refused) return `TTFT is as usual. ${refused}`;
+  if (refused) return `TTFT did not rise. ${refused}`;
   const firsts = Object.values(state.series).flatMap((step) => Object.values(step)).reduce((sum, point) => sum + point.first_tokens, 0);
-  return firsts ? `TTFT is as usual: ${firsts} first tokens in ${lasting(state.chart.window_s)}.` : `No requests in the last ${lasting(state.chart.window_s)}.`;
+  return firsts ? `TTFT did not rise: ${firsts} first tokens in ${lasting(state.chart.window_s)}.` : `No requests in the last ${lasting(state.chart.window_s)}.`;
 }
 
 function refusals() {
@@ -48,22 +48,23 @@ function panel(rise) {
     const picks = state.rises.map((one) => el("button", { type: "button", class: "pick", "aria-pressed": String(one === rise), on: { click: () => { chosen = one.endpoint; drawRise(); } } }, one.endpoint));
     parts.push(el("div", { class: "row", role: "group", "aria-label": "Endpoint" }, ...picks));
   }
-  const facts = { endpoint: `${rise.endpoint}: ${seconds(rise.slow_s)} instead of ${seconds(rise.usual_s)}`, when: `${clock(rise.begin)} to ${clock(rise.end)}`, ...rise.facts };
+  const also = rise.also.map((one) => `; ${clock(one.begin)} to ${clock(one.end)}`).join("");
+  const facts = { endpoint: `${rise.endpoint}: ${seconds(rise.slow_s)} instead of ${seconds(rise.usual_s)}`, when: `${clock(rise.begin)} to ${clock(rise.end)}${also}`, ...rise.facts, "what to do": rise.advice, guide: rise.runbook };
   parts.push(el("dl", { class: "facts" }, ...Object.entries(facts).flatMap(([name, text]) => [el("dt", {}, name), el("dd", {}, text)])));
   parts.push(group("By stage", rise.stages, stageName), group("By pool", rise.pools, (name) => name));
   if (rise.reasons.length) parts.push(group("Waits in the router", rise.reasons, reasonName));
   if (rise.replicas.length) parts.push(group(`By replica of ${rise.cause.pool}`, rise.replicas, (name) => name || "none"));
-  parts.push(group("By tenant", rise.tenants, (name) => name));
+  parts.push(group("By tenant", rise.tenants, (name) => name, `sent ${rise.endpoint} nothing before`));
   return parts;
 }
 
-function group(title, shares, name) {
+function group(title, shares, name, unseen = "no requests before") {
   const shown = shares.filter((one) => one.share >= LEAST_SHARE).slice(0, 4);
   const rows = shown.map((one) => {
     const line = el("span", { class: "span" });
     line.style.width = `${Math.min(100, 100 * one.share)}%`;
-    const usual = one.usual_s === null ? "not there before" : `before ${seconds(one.usual_s)}`;
-    return el("tr", {}, el("th", { scope: "row" }, name(one.name)), el("td", { class: "track" }, line), el("td", { class: "number" }, percent(one.share)), el("td", { class: "number quiet" }, `${seconds(one.slow_s)}, ${usual}`));
+    const usual = one.usual_s === null ? unseen : `before ${seconds(one.usual_s)}`;
+    return el("tr", {}, el("th", { scope: "row" }, name(one.name)), el("td", { class: "track" }, line), el("td", { class: "number" }, percent(Math.min(1, one.share))), el("td", { class: "number quiet" }, `${seconds(one.slow_s)}, ${usual}`));
   });
   return el("table", { class: "shares" }, el("caption", {}, title), el("tbody", {}, ...rows));
 }

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Callable, Sequence
 
-from cluster.console.ttft_rise import rises
+from cluster.console.rise.lengths import answer_of
+from cluster.console.rise.ttft_rise import rises
 from cluster.console.ttft_sample import TtftSample
 from cluster.gateway.grpc_methods import Context, Received, answering
 from cluster.router.rows.gathered_rows import GatheredRows, RowList
@@ -49,4 +51,6 @@ def _response(found: RowList) -> ListRequestsResponse:
 
 
 def _rises(samples: Sequence[TtftSample]) -> list[str]:
-    return [json.dumps(one.to_json()) for one in rises(samples)]
+    answers = [answer for one in samples if (answer := answer_of(one)) is not None]
+    found = rises(samples, time.time(), answers)
+    return [json.dumps(one.to_json()) for one in found]

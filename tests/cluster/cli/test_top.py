@@ -127,10 +127,21 @@ def test_a_rise_is_told_in_words_and_by_question():
     assert len(others) == 5
 
 
+def test_what_to_do_about_a_rise_is_told_with_its_page_in_one_piece():
+    page = "docs/howto/answer-an-alert.md#tandemfirsttokensnearbudget-tandemfirsttokenslate"
+    told = {"advice": "Cap acme by `tenants.acme.max_concurrent`.", "runbook": page}
+    rise = {"endpoint": "chat", "begin": 0.0, "end": 60.0, "words": "TTFT rose.", "facts": {}}
+    first, *_ = sections_of(STATUS, listed(rises=[rise | told]), 60.0)
+    assert [row[1:] for row in first.rows[1:3]] == [
+        ("what to do", told["advice"]),
+        ("guide", page),
+    ]
+
+
 def test_without_a_rise_it_says_so():
     first, *_ = sections_of(STATUS, listed(), 60.0)
     assert [row[2] for row in first.rows] == [
-        "TTFT is as usual: no time of the last 15 minutes was slow."
+        "TTFT did not rise at any endpoint in the last 15 minutes."
     ]
 
 

@@ -11,6 +11,7 @@ from cluster.console.counts import CountLog, Counts
 from cluster.console.model import ConsoleModel
 from cluster.console.news_feed import NewsFeed
 from cluster.console.peer_news import PeerNews, PeersTold, RunningNews, merged_tenants
+from cluster.console.rise.lengths import TextLength
 from cluster.console.source import RunningView
 from cluster.console.ttft_sample import TtftSample
 from engine.errors import Unavailable
@@ -63,6 +64,24 @@ async def test_another_router_counts_what_this_one_counts():
     assert all(one["router"] == "router-1" for one in whole)
     # A router that answers no more takes its running requests with it.
     assert model.changes()["running"] == {**{"count": 0, "waiting": 0, "stalled": 0, "rows": []}}
+
+
+async def test_the_length_of_an_answer_is_told_once_and_at_its_first_token():
+    source, counts = there(), Counts()
+    source.rows.add(row("d", NOW - 5, choice(), completion_tokens=7))
+    feed = NewsFeed(source, lambda: NOW)
+    news = await feed.news(0, 0)
+    again = await feed.news(news.counts_at, news.rows_at)
+    assert again.answers == ()
+    # One request runs, and one had no answer.
+    assert news.answers == (TextLength(NOW - 5 + 0.1, "acme", 7),)
+    told(news).count(counts, 0.0)
+    assert list(counts.answers) == list(news.answers)
+    here = ScriptedSource()
+    here.rows.add(row("d", NOW - 5, choice(), completion_tokens=7))
+    own = Counts()
+    await ConsoleModel(here, lambda: NOW, own).catch_up()
+    assert list(own.answers) == list(news.answers)
 
 
 async def test_counts_come_in_parts_and_rows_are_bounded():
@@ -138,6 +157,8 @@ def test_fields_of_a_newer_version_are_ignored_and_those_of_an_older_one_missing
         {"first_tokens": [SAMPLE | {"stages": [0.1, 0.2]}]},
         {"first_tokens": [SAMPLE | {"ttft_s": float("nan")}]},
         {"first_tokens": [SAMPLE | {"prompt_tokens": 10**400}]},
+        {"answers": [asdict(TextLength(float("nan"), "acme", 7))]},
+        {"answers": [asdict(TextLength(NOW, "acme", 7)) | {"tokens": 10**400}]},
         {"served": {}},
         {"turned_away": [[float("nan"), "acme"]]},
         {"rows": [{"received_at": "late"}]},

@@ -1,4 +1,4 @@
-"""Finds the span of time in which values were highest, and whether chance explains it. Pure.
+"""Finds the spans of time in which values were highest, unless chance explains them. Pure.
 
 Of all spans the one counts that is the least likely by chance, in one of two measures:
 
@@ -22,25 +22,82 @@ LEAST_VALUES = 5
 # has it in one of some hundred quarters of an hour.
 _LEAST_RATIO = 12.0
 _HIGHEST = 0.1
+# Bound: searches for another slow time.
+_MOST_SEARCHES = 3
+
+Span = tuple[float, float]
+Values = Sequence[tuple[float, float]]
 
 
-def slow_span(values: Sequence[tuple[float, float]]) -> tuple[float, float] | None:
-    """Begin and end, in whole steps, of the span with the highest values; None if all are alike.
+def slow_spans(values: Values) -> list[Span]:
+    """Begin and end, in whole steps, of each slow time, in their order; none if all are alike.
 
     Each value stands behind its time, in seconds since the epoch. A rise that gets worse is one
-    span: where the values beside the highest ones are high themselves, they belong to it.
+    span, and a calm time between two rises parts them.
     """
+    found: list[Span] = []
+    left = list(values)
+    for _ in range(_MOST_SEARCHES):
+        span = _whole_span(left)
+        if span is None or any(one[0] < span[1] and span[0] < one[1] for one in found):
+            break
+        inside, left = _within(left, span), _beside(left, span)
+        found += _without_calm(span, inside, left)
+    return sorted(found)
+
+
+def joined(spans: Iterable[Span]) -> list[Span]:
+    """The spans in their order, with those that overlap as one."""
+    found: list[Span] = []
+    for begin, end in sorted(spans):
+        if found and begin <= found[-1][1]:
+            begin, end = found[-1][0], max(end, found.pop()[1])
+        found.append((begin, end))
+    return found
+
+
+def _whole_span(values: Values) -> Span | None:
+    """The span with the highest values, and what is high on both sides of it."""
     span = _highest_span(values)
     while span is not None:
         begin, end = span
-        beside = _highest_span([one for one in values if not begin <= one[0] < end])
-        if beside is None or beside[1] < begin or beside[0] > end:
+        more = _highest_span(_beside(values, span))
+        if more is None or more[1] < begin or more[0] > end:
             break
-        span = min(begin, beside[0]), max(end, beside[1])
+        span = min(begin, more[0]), max(end, more[1])
     return span
 
 
-def _highest_span(values: Sequence[tuple[float, float]]) -> tuple[float, float] | None:
+def _without_calm(span: Span, inside: Values, beside: Values) -> list[Span]:
+    """The span, or its parts around a time in it whose values are as those beside the span."""
+    calm = _highest_span([(at, -value) for at, value in inside])
+    if calm is None or calm[0] <= span[0] or calm[1] >= span[1]:
+        return [span]
+    if _stands_out(_within(inside, calm), beside):
+        return [span]
+    parts = (span[0], calm[0]), (calm[1], span[1])
+    return [one for part in parts for one in _without_calm(part, _within(inside, part), beside)]
+
+
+def _stands_out(values: Values, others: Values) -> bool:
+    """Whether the values are higher than the others, beyond chance."""
+    ranks = _ranks([value for _, value in (*values, *others)])
+    inside, whole = len(values), len(ranks)
+    highs = [rank > (1 - _HIGHEST) * whole for rank in ranks]
+    by_rank = _rank_ratio(sum(ranks[:inside]), inside, whole)
+    by_share = _share_ratio(sum(highs[:inside]), inside, sum(highs), whole)
+    return max(by_rank, by_share) >= _LEAST_RATIO
+
+
+def _within(values: Values, span: Span) -> list[tuple[float, float]]:
+    return [one for one in values if span[0] <= one[0] < span[1]]
+
+
+def _beside(values: Values, span: Span) -> list[tuple[float, float]]:
+    return [one for one in values if not span[0] <= one[0] < span[1]]
+
+
+def _highest_span(values: Values) -> Span | None:
     steps: dict[int, list[float]] = {}
     for (at, _), rank in zip(values, _ranks([value for _, value in values]), strict=True):
         steps.setdefault(int(at // STEP_S), []).append(rank)

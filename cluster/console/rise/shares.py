@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import sqrt
 from statistics import fmean, median
 
-from cluster.console.ttft_sample import TtftSample
+from cluster.console.rise.sent_load import SentLoad
+from cluster.console.ttft_sample import STAGES, TtftSample
 
-# Bound: shares that are named, the largest first.
-_MOST_NAMED = 6
+# Bound: shares that are shown, the largest first.
+MOST_SHOWN = 6
 # The least prompts from which a replica's speed is known.
 _LEAST_PROMPTS = 3
 _Samples = Sequence[TtftSample]
@@ -22,10 +22,10 @@ class RiseShare:
 
     `share` is of the added TTFT. `slow_s` and `usual_s` are the means in the slow time and beside
     it: over all requests, or over those of a tenant, or over those on a replica. `requests` is the
-    share of the slow requests. A tenant also has a `load`: its prompt tokens per second in the slow
-    time over those beside it, None where these are next to nothing. `excess` says how much of all
-    that was sent beyond the usual it sent, 0 where chance explains its load. A prefill replica has
-    a `slowdown`: the median time of a prompt token over the pool's usual one, None if not known.
+    share of the slow requests. Of a tenant `sent` says how much more it sent, "" where chance
+    explains it, and `excess` how much it has of all that was sent beyond the usual. A prefill
+    replica has a `slowdown`: the median time of a prompt token over the pool's usual one, None if
+    not known.
     """
 
     name: str
@@ -33,15 +33,47 @@ class RiseShare:
     slow_s: float
     usual_s: float | None
     requests: float | None = None
-    load: float | None = None
+    sent: str = ""
     excess: float = 0.0
     slowdown: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RiseShares:
+    """What each part has of a rise, the largest first; `replicas` are those of the first pool.
+
+    `reasons` are of waits in the router, and `capped` of the tenants that waited for their own cap.
+    """
+
+    stages: list[RiseShare]
+    pools: list[RiseShare]
+    replicas: list[RiseShare]
+    tenants: list[RiseShare]
+    reasons: list[RiseShare]
+    capped: list[RiseShare]
+
+
+def shares_of(slow: _Samples, usual: _Samples, loads: Mapping[str, SentLoad]) -> RiseShares:
+    """The shares of the requests of an endpoint in the slow time and beside it."""
+    pools = parts(slow, usual, TtftSample.by_pool)
+    return RiseShares(
+        parts(slow, usual, lambda one: dict(zip(STAGES, one.stages, strict=True))),
+        pools,
+        on_replicas(slow, usual, pools[0].name),
+        of_tenants(slow, usual, loads),
+        parts(slow, usual, lambda one: _wait(one, one.waited_for)),
+        parts(slow, usual, lambda one: _wait(one, one.tenant if one.capped else "")),
+    )
+
+
+def _wait(one: TtftSample, name: str) -> dict[str, float]:
+    return {name: one.stages[0]} if name else {}
 
 
 def parts(
     slow: _Samples, usual: _Samples, parts_of: Callable[[TtftSample], Mapping[str, float]]
 ) -> list[RiseShare]:
-    """The shares of parts into which each TTFT falls."""
+    """The shares of parts into which each TTFT falls, the largest first."""
     sums: dict[str, list[float]] = {}
     for which, group in enumerate((slow, usual)):
         for one in group:
@@ -52,7 +84,7 @@ def parts(
     for name, (slow_sum, usual_sum) in sums.items():
         slow_s, usual_s = slow_sum / len(slow), usual_sum / len(usual)
         found.append(RiseShare(name, (slow_s - usual_s) / added_s, slow_s, usual_s))
-    return _largest(found)
+    return _largest_first(found)
 
 
 def on_replicas(slow: _Samples, usual: _Samples, pool: str) -> list[RiseShare]:
@@ -64,7 +96,7 @@ def on_replicas(slow: _Samples, usual: _Samples, pool: str) -> list[RiseShare]:
     times = [seconds for group in before.values() for seconds in group]
     usual_s = fmean(times) if times else 0.0
     added_s = len(slow) * (mean_s(slow) - mean_s(usual))
-    return _largest(
+    return _largest_first(
         RiseShare(
             name,
             sum(seconds - usual_s for seconds in group) / added_s,
@@ -85,19 +117,16 @@ def _slowdown(slow: _Samples, usual: _Samples, replica: str) -> float | None:
     return median(now) / median(before)
 
 
-def of_tenants(
-    slow: _Samples, usual: _Samples, everything: _Samples, span: tuple[float, float]
-) -> list[RiseShare]:
-    """The shares of tenants; their loads are of `everything`, since one tenant delays others."""
-    loads = _loads(everything, span)
-    beyond = {name: max(0.0, one.sent - one.expected) for name, one in loads.items()}
-    whole = sum(beyond.values())
+def of_tenants(slow: _Samples, usual: _Samples, loads: Mapping[str, SentLoad]) -> list[RiseShare]:
+    """The shares of tenants; their loads are of all endpoints, since one tenant delays others."""
+    whole = sum(one.beyond for one in loads.values())
     usual_s = mean_s(usual)
     added_s = len(slow) * (mean_s(slow) - usual_s)
     here, before = (_by(group, lambda one: (one.tenant, one.ttft_s)) for group in (slow, usual))
     found = []
     for name in {**here, **loads}:
-        times, load = here.get(name, []), loads.get(name, _TenantLoad())
+        times, load = here.get(name, []), loads.get(name)
+        unusual = load is not None and load.is_unusual
         found.append(
             RiseShare(
                 name,
@@ -105,53 +134,16 @@ def of_tenants(
                 fmean(times) if times else 0.0,
                 fmean(before[name]) if name in before else None,
                 len(times) / len(slow),
-                load.times_usual(),
-                beyond.get(name, 0.0) / whole if whole and load.is_unusual() else 0.0,
+                load.in_words() if load is not None and unusual else "",
+                load.beyond / whole if load is not None and unusual else 0.0,
             )
         )
-    return sorted(found, key=lambda one: (-max(one.share, one.excess), one.name))[:_MOST_NAMED]
+    return sorted(found, key=lambda one: (-max(one.share, one.excess), one.name))
 
 
 def mean_s(samples: _Samples) -> float:
     """The mean TTFT."""
     return fmean(one.ttft_s for one in samples)
-
-
-@dataclass(slots=True)
-class _TenantLoad:
-    """Prompt tokens that a tenant sent in the slow time, and that it sends in a usual one."""
-
-    sent: float = 0.0
-    expected: float = 0.0
-    variance: float = 0.0
-    longest: int = 0
-
-    def times_usual(self) -> float | None:
-        """The load over the usual one; None beside which the usual one is next to nothing."""
-        return self.sent / self.expected if self.expected > 0.01 * self.sent else None
-
-    def is_unusual(self) -> bool:
-        """Whether it sent half more than usual, and more than chance explains."""
-        by_chance = 4 * sqrt(self.variance + self.longest**2)
-        return self.sent > max(1.5 * self.expected, self.expected + by_chance)
-
-
-def _loads(everything: _Samples, span: tuple[float, float]) -> dict[str, _TenantLoad]:
-    """The loads by tenant; arrivals count as a compound Poisson process."""
-    begin, end = span
-    arrivals = [one.at - one.ttft_s for one in everything]
-    beside_s = max(arrivals) - min(arrivals) - (end - begin)
-    ratio = (end - begin) / beside_s if beside_s > 0 else 0.0
-    found: dict[str, _TenantLoad] = {}
-    for one, arrived in zip(everything, arrivals, strict=True):
-        load = found.setdefault(one.tenant, _TenantLoad())
-        load.longest = max(load.longest, one.prompt_tokens)
-        if begin <= arrived < end:
-            load.sent += one.prompt_tokens
-        else:
-            load.expected += ratio * one.prompt_tokens
-            load.variance += ratio * (1 + ratio) * one.prompt_tokens**2
-    return found
 
 
 def _by(
@@ -164,5 +156,5 @@ def _by(
     return groups
 
 
-def _largest(found: Iterable[RiseShare]) -> list[RiseShare]:
-    return sorted(found, key=lambda one: (-one.share, one.name))[:_MOST_NAMED]
+def _largest_first(found: Iterable[RiseShare]) -> list[RiseShare]:
+    return sorted(found, key=lambda one: (-one.share, one.name))
