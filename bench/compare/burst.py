@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 from bench.compare.burst_figures import as_series
@@ -27,7 +28,7 @@ from bench.core.results import keep
 from bench.load.arrivals import Load
 from bench.load.closed_loop import ServerTarget
 from bench.load.html_report import run_page
-from bench.load.open_loop import Rules
+from bench.load.open_loop import Rules, Show
 from bench.load.run_record import Sender
 from bench.load.traces import FITTED
 from bench.systems.cli_paths import add_paths, open_record, prepare
@@ -45,6 +46,7 @@ from bench.systems.contenders import (
     warm_load,
 )
 from bench.systems.services import CliPaths
+from cluster.work_progress import WorkProgress
 
 _DEADLINE_S = 90.0
 _COMPILE_S = 600.0
@@ -61,16 +63,27 @@ class Bout:
     paths: CliPaths
     traces: Path
 
-    def visit(self, system: str, number: int, keep: Callable[[Measured], None]) -> None:
-        """Start a system, warm it up, send every load with every seed, end it."""
+    @property
+    def runs(self) -> int:
+        """The loads of a visit, with each of their seeds."""
+        return len(self.names) * self.seeds
+
+    def visit(self, system: str, number: int, keep: Callable[[Measured], None], show: Show) -> None:
+        """Start a system, warm it up, send every load with every seed, end it.
+
+        `show` is told how many of `runs` have ended, and what is under way.
+        """
         config = TANDEM_CONFIG_EACH_TOKEN if ITL in self.names else self.shape.tandem_config
         try:
+            show(0, f"{system} starts")
             service = CONTENDERS[system].start(self.paths, config)
             with service.running(self.paths.logs) as server:
-                asyncio.run(Sender(write=_tell).send(system, server, warm_load(number), {}, None))
-                for name in self.names:
-                    for seed in range(1, self.seeds + 1):
-                        keep(self._measured(system, number, name, seed, server))
+                show(0, f"{system} warms up")
+                asyncio.run(Sender().send(system, server, warm_load(number), {}, None))
+                each = product(self.names, range(1, self.seeds + 1))
+                for done, (name, seed) in enumerate(each):
+                    under_way = partial(_show_load, show, done, f"{system}, {name}, seed {seed}")
+                    keep(self._measured(system, number, name, seed, server, under_way))
         # The other systems are still measured.
         except Exception as error:
             told, name = of_error(error), self.names[0]
@@ -81,13 +94,13 @@ class Bout:
         return itl_load(seed) if name == ITL else any_load(name, self.shape, seed, self.traces)
 
     def _measured(
-        self, system: str, number: int, name: str, seed: int, server: ServerTarget
+        self, system: str, number: int, name: str, seed: int, server: ServerTarget, show: Show
     ) -> Measured:
         load = self.load(name, seed)
         slow = self.shape.slow
         returns = 1 if name == RETRY_LOAD else 0
         rules = Rules(_DEADLINE_S * slow, returns, longest_wait_s=Rules().longest_wait_s * slow)
-        sender = Sender(rules, self.shape.budgets, count_tokens, _tell)
+        sender = Sender(rules, self.shape.budgets, count_tokens, show)
         title = CONTENDERS[system].title
         run = asyncio.run(sender.send(title, server, load, describe_machine(), None))
         page = self.paths.logs / f"{name}-{system}-{number}-{seed}.html"
@@ -133,10 +146,12 @@ def main() -> None:
 
 def compare(bout: Bout, systems: Sequence[str], rounds: int, record: Path) -> list[Measured]:
     """All systems in turn, round after round; prints each run and, at the end, the report."""
-    keep = partial(_keep, record)
-    for _ in range(rounds):
-        for system in systems:
-            bout.visit(system, _next_round(load_record(record), system, bout.names), keep)
+    keep, visits = partial(_keep, record), [*systems] * rounds
+    with WorkProgress("runs", len(visits) * bout.runs) as progress:
+        for visited, system in enumerate(visits):
+            number = _next_round(load_record(record), system, bout.names)
+            show = partial(_show_visit, progress, visited * bout.runs)
+            bout.visit(system, number, keep, show)
     runs = load_record(record)
     print(as_markdown(runs, describe_machine()))
     return runs
@@ -166,7 +181,6 @@ def _keep(record: Path, run: Measured) -> None:
     with record.open("a") as file:
         file.write(run.as_json() + "\n")
     where = f"round {run.round}, {run.system}, {run.load}, seed {run.seed}"
-    _tell("")
     print(f"{run.at} {where}: {run.line()}", flush=True)
 
 
@@ -175,10 +189,12 @@ def _shape(options: argparse.Namespace) -> BurstShape:
     return shape.short() if options.pairs or options.short else shape
 
 
-def _tell(text: str) -> None:
-    """Print progress on a terminal; a log has one line for each run."""
-    if sys.stderr.isatty():
-        print(f"\r{text:60}", end="", file=sys.stderr, flush=True)
+def _show_visit(progress: WorkProgress, before: int, done: float, said: str) -> None:
+    progress.at(before + done, said)
+
+
+def _show_load(show: Show, done: int, name: str, _passed_s: float, said: str) -> None:
+    show(done, f"{name}, {said}")
 
 
 def _options() -> argparse.Namespace:

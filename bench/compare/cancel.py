@@ -23,7 +23,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from bench.core.host_info import as_line, describe_machine, now
 from bench.core.markdown_tables import table
 from bench.core.prompts import prompt_ids
-from bench.core.results import Series, keep, value_of
+from bench.core.results import Series, keep, series_of, value_of
 from bench.core.statistics import percentile
 from bench.core.tandem_config import WIDE
 from bench.load.client import send_request
@@ -34,6 +34,7 @@ from bench.systems.services import Service, tandem
 from cluster.api.event_streams import end
 from cluster.client.admin_client import fetch_status
 from cluster.telemetry.router_metrics import TIME_TO_CANCEL
+from cluster.work_progress import tracked
 
 _SHORT_TOKENS, _LONG_TOKENS = 32, 1500
 _CLOSED_TOKENS = 64
@@ -127,13 +128,7 @@ def as_series(
         bound_ms = 1000 * bound_of_most(measured.cancels)
         figures["cancels: within 250 ms"] = value_of(within, "of 1", count, "cancels")
         figures["cancels: 99 of 100 within"] = value_of(bound_ms, "ms", count, "cancels")
-    return Series(
-        name="cancel",
-        commit=machine["commit"],
-        date=machine["date"],
-        conditions=conditions,
-        figures=figures,
-    )
+    return series_of("cancel", machine, conditions, figures)
 
 
 async def _measure(
@@ -147,7 +142,7 @@ async def _measure(
         asyncio.create_task(_stream_for_ever(server, number)) for number in range(options.streams)
     ]
     alone, behind = [], []
-    for number in range(-1, options.rounds):  # the first one is to warm it up
+    for number in tracked("cancels", range(-1, options.rounds)):  # the first one is to warm it up
         alone.append(await _first_token_s(server, f"alone/{number}"))
         await _abandon(service, server, options.long, f"long/{number}")
         behind.append(await _first_token_s(server, f"behind/{number}"))

@@ -60,7 +60,7 @@ async def tokens_per_s(server: ServerTarget, name: str, seed: int) -> float:
 
 async def _served(server: ServerTarget, name: str, load: Load) -> LoadRun:
     """The load after a warm-up. BadAnswer where not all of it was answered in full."""
-    sender = Sender(count=count_tokens, write=lambda _: None)
+    sender = Sender(count=count_tokens)
     await sender.send(name, server, warm_load(load.seed), {}, None)
     run = await sender.send(name, server, load, {}, None)
     missing = sum(not outcome.complete for outcome in run.outcomes)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bench.core.markdown_tables import table
-from bench.core.results import Series, figure, only_measured
+from bench.core.results import Series, figure, series_of
 from bench.core.statistics import Spread
 
 RUN = 'make bench-claims ARGS="--only {}"'
@@ -161,13 +161,7 @@ def as_series(
     figures = {
         claim.key: figure(by_claim.get(claim.key, ()), claim.unit, "repeats") for claim in CLAIMS
     }
-    return Series(
-        name="claims",
-        commit=machine["commit"],
-        date=machine["date"],
-        conditions={"dollars_per_hour": price_per_hour},
-        figures=only_measured(figures),
-    )
+    return series_of("claims", machine, {"dollars_per_hour": price_per_hour}, figures)
 
 
 def cost_per_million(tokens_per_s: float, price_per_hour: float) -> float:

@@ -40,6 +40,7 @@ from bench.systems import services
 from bench.systems.cli_paths import add_paths, open_record, prepare
 from bench.systems.contenders import itl_load, warm_load
 from bench.systems.services import CliPaths
+from cluster.work_progress import tracked
 
 _DEADLINE_S = 120.0
 _EACH_TOKEN = "endpoints: {chat: {ttft_budget_ms: 600000, itl_budget_ms: 60000, stream: tokens}}\n"
@@ -131,7 +132,7 @@ async def wide_rate(server: ServerTarget, name: str) -> float:
 
 async def itl_p95(server: ServerTarget, name: str) -> float:
     """ITL p95 (s) of four streams while four long prompts arrive, of three runs together."""
-    sender = Sender(count=count_tokens, write=lambda _: None)
+    sender = Sender(count=count_tokens)
     await sender.send(name, server, warm_load(1), {}, None)
     itls: list[float] = []
     for seed in (1, 2, 3):
@@ -188,18 +189,18 @@ def main() -> None:
     record = open_record(options, "claims.json")
     by_claim: Values = json.loads(record.read_text()) if record.is_file() else {}
     keys = options.only or list(KEYS)
-    for part in parts_of(keys):
-        for number in range(1, options.rounds + 1):
-            try:
-                values = measure(part, paths, number)
-            # The other parts are still measured.
-            except Exception as error:
-                print(f"{part}, round {number}: {type(error).__name__}: {error}", flush=True)
-                continue
-            for key in keys:
-                by_claim.setdefault(key, []).extend(values.get(key, []))
-            record.write_text(json.dumps(by_claim))
-            print(f"{part}, round {number}: {values}", flush=True)
+    rounds = [(part, number) for part in parts_of(keys) for number in range(1, options.rounds + 1)]
+    for part, number in tracked("claims", rounds, lambda each: f"{each[0]}, round {each[1]}"):
+        try:
+            values = measure(part, paths, number)
+        # The other parts are still measured.
+        except Exception as error:
+            print(f"{part}, round {number}: {type(error).__name__}: {error}", flush=True)
+            continue
+        for key in keys:
+            by_claim.setdefault(key, []).extend(values.get(key, []))
+        record.write_text(json.dumps(by_claim))
+        print(f"{part}, round {number}: {values}", flush=True)
     _write(by_claim, options.results, options.price)
 
 

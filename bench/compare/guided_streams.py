@@ -14,7 +14,7 @@ from bench.core.host_info import as_line, describe_machine, now
 from bench.core.markdown_tables import table
 from bench.core.model_135m import ModelShape
 from bench.core.prompts import prompt_ids
-from bench.core.results import Figure, Series, figure, keep, only_measured, value_of
+from bench.core.results import Figure, figure, keep, only_measured, series_of, value_of
 from bench.core.statistics import Stream, steady_rate
 from bench.core.tandem_config import WIDE
 from bench.engine.guided_answers import grammars, write_text_model
@@ -48,13 +48,7 @@ def main() -> None:
     rows = [[name, f"{one.value:.3f}", one.unit] for name, one in found.items()]
     print(f"{now()}; {as_line(machine)}\n\n{table(('figure', 'median', 'unit'), rows)}")
     conditions = {"streams": options.streams, "tokens": options.tokens, "rounds": options.rounds}
-    series = Series(
-        name="served",
-        commit=machine["commit"],
-        date=machine["date"],
-        conditions=conditions,
-        figures=found,
-    )
+    series = series_of("served", machine, conditions, found)
     keep(options.results, "guided", machine, [series])
 
 

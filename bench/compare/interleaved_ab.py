@@ -40,6 +40,7 @@ from bench.systems.contenders import (
     warm_load,
 )
 from bench.systems.server_process import freeze, running, thaw
+from cluster.work_progress import tracked
 
 _SYSTEMS = (POOLS, SINGLE)
 _LEAD_S = 0.3
@@ -100,7 +101,8 @@ def main() -> None:
         for system in _SYSTEMS:
             _play(servers, system, warm_load(1), shape)
         windows = cut(load, options.window)
-        for count, (number, window, system) in enumerate(turns(options.rounds, windows), 1):
+        plays = [*turns(options.rounds, windows)]
+        for count, (number, window, system) in enumerate(tracked("windows", plays), 1):
             seed = random.randrange(10**6)
             part = _play(servers, system, replace(window.load, seed=seed), shape)
             outcomes += [
@@ -127,7 +129,7 @@ def _play(
     time.sleep(_SETTLE_S)
     slow = shape.slow
     rules = Rules(_DEADLINE_S * slow, 0, longest_wait_s=Rules().longest_wait_s * slow)
-    sender = Sender(rules, shape.budgets, count_tokens, lambda _: None)
+    sender = Sender(rules, shape.budgets, count_tokens)
     server = servers[system][1]
     run = asyncio.run(sender.send(system, server, load, {}, None))
     return [

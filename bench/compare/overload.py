@@ -12,6 +12,7 @@ import argparse
 import asyncio
 import random
 import time
+from collections.abc import Sequence
 
 from bench.core.host_info import as_line, describe_machine, now
 from bench.core.results import keep
@@ -25,11 +26,13 @@ from bench.load.overload_client import (
 from bench.load.overload_figures import Overload, as_series, report
 from bench.systems.cli_paths import add_paths, demo_paths
 from bench.systems.services import Service, tandem
+from cluster.work_progress import WorkProgress
 
 _DEADLINE_S = 60.0
 _WARM_S, _CAPACITY_S, _CALLERS = 4.0, 10.0, 24
 _WATCH_S, _PROBE_PAUSE_S = 20.0, 0.2
 _LONGEST_RETRY_S = 2.0
+_SHOW_S = 1.0
 _WORDS = ("the", "one", "many", "of", "some", "red", "old", "small", "river", "house", "paper")
 
 
@@ -113,14 +116,24 @@ async def _overload(
 
     due_s = time.perf_counter()
     end_s = due_s + options.seconds
-    async with asyncio.TaskGroup() as tasks:
-        while due_s < end_s:
-            await asyncio.sleep(max(0.0, due_s - time.perf_counter()))
-            tasks.create_task(send())
-            due_s += draw.expovariate(rate)
-        ended_s = time.perf_counter()
-        probes = await _probe(client, prompts, options.answer)
+    with WorkProgress(f"overload, {front_end}", options.seconds + _WATCH_S, "s") as progress:
+        async with asyncio.TaskGroup() as tasks:
+            showing = tasks.create_task(_show(progress, answers))
+            while due_s < end_s:
+                await asyncio.sleep(max(0.0, due_s - time.perf_counter()))
+                tasks.create_task(send())
+                due_s += draw.expovariate(rate)
+            ended_s = time.perf_counter()
+            probes = await _probe(client, prompts, options.answer)
+            showing.cancel()
     return Overload(front_end, capacity, rate, options.budget_ms / 1000, ended_s, answers, probes)
+
+
+async def _show(progress: WorkProgress, answers: Sequence[OverloadAnswer]) -> None:
+    began_s = time.perf_counter()
+    while True:
+        progress.at(time.perf_counter() - began_s, f"{len(answers):,} answers")
+        await asyncio.sleep(_SHOW_S)
 
 
 async def _probe(client: OverloadClient, prompts: _Prompts, tokens: int) -> list[OverloadAnswer]:

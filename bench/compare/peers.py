@@ -18,6 +18,7 @@ from bench.core.results import keep
 from bench.systems.cli_paths import add_paths, open_record, prepare
 from bench.systems.peer_systems import SYSTEMS
 from bench.systems.services import CliPaths
+from cluster.work_progress import tracked
 
 # In process every prompt is computed before the batch is decoded, so 64 tokens are enough.
 _INSIDE = dict.fromkeys((1, 8, 32), 64)
@@ -61,12 +62,11 @@ def main() -> None:
     options = _options()
     paths = prepare(options)
     record = open_record(options, "peers.jsonl")
-    for _ in range(options.rounds):
-        for name in options.only or SYSTEMS:
-            number = 1 + sum(earlier.system == name for earlier in load(record))
-            result = visit(name, number, paths, options.repeats)
-            with record.open("a") as file:
-                file.write(result.as_json() + "\n")
+    for name in tracked("peers", [*(options.only or SYSTEMS)] * options.rounds, str):
+        number = 1 + sum(earlier.system == name for earlier in load(record))
+        result = visit(name, number, paths, options.repeats)
+        with record.open("a") as file:
+            file.write(result.as_json() + "\n")
     write_results(load(record), options.results)
 
 

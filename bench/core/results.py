@@ -108,6 +108,22 @@ def only_measured(figures: Mapping[str, Figure | None]) -> dict[str, Figure]:
     return {name: each for name, each in figures.items() if each is not None}
 
 
+def series_of(
+    name: str,
+    machine: Mapping[str, str],
+    conditions: Mapping[str, str | int | float],
+    figures: Mapping[str, Figure | None],
+) -> Series:
+    """The series of a run, of the figures that were measured; `machine` has its commit and date."""
+    return Series(
+        name=name,
+        commit=machine["commit"],
+        date=machine["date"],
+        conditions=dict(conditions),
+        figures=only_measured(figures),
+    )
+
+
 def read_results(path: Path) -> Results:
     """Read a file; raises a ValueError that names the file if it breaks the format."""
     try:

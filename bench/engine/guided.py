@@ -15,7 +15,7 @@ from statistics import fmean, median
 from bench.core.host_info import as_line, describe_machine, now
 from bench.core.markdown_tables import table
 from bench.core.model_135m import ModelShape, make
-from bench.core.results import RESAMPLED, Figure, Series, keep, only_measured, value_of
+from bench.core.results import RESAMPLED, Figure, keep, only_measured, series_of, value_of
 from bench.core.statistics import between, percentile
 from bench.core.tandem_config import load_engine
 from bench.engine.guided_answers import grammars, new_compiler
@@ -161,12 +161,11 @@ def main() -> None:
     ]
     print(f"{now()}; {as_line(machine)}\n\n{table(('figure', 'median', '95 %', 'unit'), rows)}")
     if options.results:
-        series = Series(
-            name="guided",
-            commit=machine["commit"],
-            date=machine["date"],
-            conditions={"streams": options.streams, "turns": options.turns, "steps": options.steps},
-            figures=found,
+        series = series_of(
+            "guided",
+            machine,
+            {"streams": options.streams, "turns": options.turns, "steps": options.steps},
+            found,
         )
         keep(options.results, "guided", machine, [series])
 

@@ -21,7 +21,7 @@ import torch
 
 from bench.core.host_info import as_line, describe_machine
 from bench.core.markdown_tables import table
-from bench.core.results import RESULTS, Figure, Series, figure, keep, only_measured
+from bench.core.results import RESULTS, Figure, Series, figure, keep, series_of
 from bench.engine.paper_device import PaperDevice, StageClock
 from cluster.api.event_streams import end
 from cluster.config.schema import located
@@ -240,13 +240,7 @@ def as_series(
     for name in ("pack", "fill"):
         title = f"{name} of {LONG_ROWS} rows at {LONG_CONTEXT:,} tokens"
         figures[title] = figure([one[name] for one in arrays], "us", "runs")
-    return Series(
-        name="host",
-        commit=machine["commit"],
-        date=machine["date"],
-        conditions={"step_ms": step_ms},
-        figures=only_measured(figures),
-    )
+    return series_of("host", machine, {"step_ms": step_ms}, figures)
 
 
 def main() -> None:

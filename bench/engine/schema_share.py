@@ -12,7 +12,7 @@ import multiprocessing as mp
 import random
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -22,8 +22,9 @@ from bench.core.host_info import as_line, describe_machine, now
 from bench.core.json_schemas import make_schemas
 from bench.core.markdown_tables import table
 from bench.core.model_135m import EOS, ModelShape
-from bench.core.results import Figure, Series, keep, value_of
+from bench.core.results import Figure, Series, keep, series_of, value_of
 from bench.engine.guided_answers import byte_level_tokenizer
+from cluster.work_progress import tracked
 from engine.errors import InvalidRequest
 from engine.grammar.trial_process import TrialProcess
 from engine.types.grammar import Grammar
@@ -58,11 +59,11 @@ def reason_of(message: str) -> str:
     return next(found, "other")
 
 
-def tried_here(schemas: Iterable[str], tokenizer: str, vocabulary: int) -> list[str | None]:
+def tried_here(schemas: Sequence[str], tokenizer: str, vocabulary: int) -> list[str | None]:
     """What is wrong with each schema as a client's; None where nothing is."""
     trial, found = TrialProcess(tokenizer, vocabulary, [EOS]), list[str | None]()
     try:
-        for text in schemas:
+        for text in tracked(OURS, schemas):
             try:
                 trial.try_grammar(Grammar("json_schema", text))
             except InvalidRequest as error:
@@ -74,10 +75,10 @@ def tried_here(schemas: Iterable[str], tokenizer: str, vocabulary: int) -> list[
     return found
 
 
-def tried_alone(schemas: Iterable[str], tokenizer: str, vocabulary: int) -> list[str | None]:
+def tried_alone(schemas: Sequence[str], tokenizer: str, vocabulary: int) -> list[str | None]:
     """What llguidance says of each schema; None where it compiles."""
     tokens = LLTokenizer(tokenizer, n_vocab=vocabulary, eos_token=[EOS])
-    return [_compiled_apart(tokens, text) for text in schemas]
+    return [_compiled_apart(tokens, text) for text in tracked(ALONE, schemas)]
 
 
 def _compiled_apart(tokens: LLTokenizer, text: str) -> str | None:
@@ -141,12 +142,8 @@ def _series(name: str, schemas: Sequence[str], tokenizer: str, machine: dict[str
         OURS: tried_here(schemas, tokenizer, vocabulary),
         ALONE: tried_alone(schemas, tokenizer, vocabulary),
     }
-    return Series(
-        name=name,
-        commit=machine["commit"],
-        date=machine["date"],
-        conditions={"schemas": len(schemas), "vocabulary": vocabulary},
-        figures=figures(found),
+    return series_of(
+        name, machine, {"schemas": len(schemas), "vocabulary": vocabulary}, figures(found)
     )
 
 

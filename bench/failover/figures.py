@@ -10,7 +10,7 @@ from itertools import pairwise
 from statistics import median
 
 from bench.core.markdown_tables import table
-from bench.core.results import Figure, Series, value_of
+from bench.core.results import Figure, Series, series_of, value_of
 from bench.core.statistics import percentile
 
 # The router notices the fault and assigns the stream, whose call begins at another replica. That
@@ -122,13 +122,7 @@ def as_series(
     for stage, times in _stages(streams).items():
         if times:
             figures[f"{stage}, p50"] = value_of(median(times), "s", len(times), "streams")
-    return Series(
-        name=name,
-        commit=machine["commit"],
-        date=machine["date"],
-        conditions=conditions,
-        figures=figures,
-    )
+    return series_of(name, machine, conditions, figures)
 
 
 def _kinds(streams: Sequence[FaultedStream]) -> dict[str, list[FaultedStream]]:

@@ -38,6 +38,7 @@ from bench.gpu.sections import (
     prompt_passes,
     step_anatomy,
 )
+from cluster.work_progress import tracked
 from engine.model.cuda_graphs import DecodeReplays
 from engine.model.fused_forward import CompactRunner
 from engine.model.packed_batch import pack
@@ -89,9 +90,9 @@ def main(arguments: list[str] | None = None) -> int:
     report = GpuReport(path, head, options.seconds)
     if options.tests:
         _run_tests(report)
-    for section in SECTIONS:
-        if options.only is None or section.name in options.only:
-            run_section(section, device, dry=options.dry, into=report)
+    chosen = [one for one in SECTIONS if options.only is None or one.name in options.only]
+    for section in tracked("sections", chosen, lambda section: section.name):
+        run_section(section, device, dry=options.dry, into=report)
     bench_engine.cache_clear()
     if options.only is None or "limits" in options.only:
         _release(device)

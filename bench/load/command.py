@@ -9,6 +9,7 @@ import os
 import resource
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from bench.core.host_info import describe_machine
@@ -18,6 +19,7 @@ from bench.load.closed_loop import ServerTarget
 from bench.load.html_report import run_page, summary_lines
 from bench.load.http_recording import BadAnswer
 from bench.load.metrics_poller import MetricsPoller
+from bench.load.open_loop import Show
 from bench.load.options import (
     add_arguments,
     read_budgets,
@@ -29,6 +31,7 @@ from bench.load.run_record import LoadRun, Sender
 from bench.load.sweep import Curve, Step, knee_line, sweep_data, sweep_page
 from cluster.client.connect_hint import connect_hint
 from cluster.sockets import join
+from cluster.work_progress import WorkProgress
 from engine.errors import ConfigError, Unavailable
 
 _REQUEST_S = 30.0
@@ -48,8 +51,9 @@ async def _run(options: argparse.Namespace) -> int:
     load = read_load(options)
     server = await _server(options)
     say(f"{len(load.arrivals)} requests in {load.seconds:g} s: {load.title}")
-    name = options.title or options.url
-    found = await _sender(options).send(name, server, load, describe_machine(), _watch(options))
+    name, machine, watch = options.title or options.url, describe_machine(), _watch(options)
+    with WorkProgress("bench", load.seconds, "s") as progress:
+        found = await _sender(options, progress.at).send(name, server, load, machine, watch)
     _write(options.out, found.as_data(), run_page(found))
     return _report(found)
 
@@ -60,11 +64,14 @@ async def _sweep(options: argparse.Namespace) -> int:
     loads = [steady_load(options, rate) for rate in options.rates]
     server = await _server(options)
     steps = []
-    for rate, load in zip(options.rates, loads, strict=True):
-        say(f"{len(load.arrivals)} requests: {load.title}")
-        found = await _sender(options).send(name, server, load, machine, None)
-        steps.append(Step(rate, found.figures()))
-        print(f"{rate:g}/s: {' '.join(summary_lines(found))}", flush=True)
+    with WorkProgress("sweep", sum(load.seconds for load in loads), "s") as progress:
+        before_s = 0.0
+        for rate, load in zip(options.rates, loads, strict=True):
+            sender = _sender(options, partial(_show_step, progress, before_s, rate))
+            found = await sender.send(name, server, load, machine, None)
+            before_s += load.seconds
+            steps.append(Step(rate, found.figures()))
+            print(f"{rate:g}/s: {' '.join(summary_lines(found))}", flush=True)
     title = loads[0].title.partition("; ")[2]
     title = f"{title}, {options.step:g} s for each rate"
     document = sweep_page(name, title, steps, machine, beside)
@@ -124,8 +131,14 @@ async def first_model(target: Target) -> str:
         raise BadAnswer("it lists no model") from None
 
 
-def _sender(options: argparse.Namespace) -> Sender:
-    return Sender(rules=read_rules(options), budgets=read_budgets(options), write=say)
+def _sender(options: argparse.Namespace, show: Show) -> Sender:
+    return Sender(rules=read_rules(options), budgets=read_budgets(options), show=show)
+
+
+def _show_step(
+    progress: WorkProgress, before_s: float, rate: float, passed_s: float, said: str
+) -> None:
+    progress.at(before_s + passed_s, f"{rate:g}/s", said)
 
 
 def _watch(options: argparse.Namespace) -> MetricsPoller | None:

@@ -12,6 +12,8 @@ from bench.load.client import Target, send_request
 from bench.load.http_recording import BadAnswer, RecordedAnswer
 
 TOO_MANY = 429
+# Shows how much is done, for a load its seconds, and what is under way, in words.
+Show = Callable[[float, str], None]
 _LEAD_S = 0.1
 
 
@@ -44,16 +46,20 @@ class Try:
 
 @dataclass(slots=True)
 class LoadProgress:
-    """The numbers of sent and ended requests, to be shown."""
+    """The numbers of requests that were sent, came back after a refusal, and ended; to be shown."""
 
     total: int
     sent: int = 0
+    returned: int = 0
     ended: int = 0
 
     @property
     def in_flight(self) -> int:
-        """Requests that were sent and have not ended."""
-        return self.sent - self.ended
+        """Tries that were sent and have not ended."""
+        return self.sent + self.returned - self.ended
+
+    def __str__(self) -> str:
+        return f"{self.sent} of {self.total} sent, {self.in_flight} in flight"
 
 
 @dataclass(slots=True)
@@ -91,7 +97,10 @@ class OpenLoop:
 
     async def _try(self, index: int, number: int, due: float) -> Try:
         answer, error = None, None
-        self.progress.sent += 1
+        if number:
+            self.progress.returned += 1
+        else:
+            self.progress.sent += 1
         try:
             answer = await send_request(self.target, self.requests[index], self.rules.deadline_s)
         except TimeoutError:
@@ -104,11 +113,12 @@ class OpenLoop:
         return tried
 
 
-async def show(progress: LoadProgress, write: Callable[[str], None], every_s: float) -> None:
-    """Print the progress until cancelled."""
+async def show(loop: OpenLoop, write: Show, every_s: float) -> None:
+    """Show the progress until cancelled."""
     while True:
+        passed_s = max(0.0, time.perf_counter() - loop.zero) if loop.zero else 0.0
+        write(min(passed_s, loop.load.seconds), str(loop.progress))
         await asyncio.sleep(every_s)
-        write(f"{progress.sent} of {progress.total} sent, {progress.in_flight} in flight")
 
 
 def _told_to_wait(tried: Try) -> float | None:

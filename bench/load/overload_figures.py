@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bench.core.markdown_tables import table
-from bench.core.results import Figure, Series, only_measured, value_of
+from bench.core.results import Figure, Series, series_of, value_of
 from bench.core.statistics import percentile
 from bench.load.overload_client import OK, REFUSED, OverloadAnswer
 
@@ -116,13 +116,7 @@ def as_series(
     }
     if run.calm_s is not None:
         figures["calm after"] = value_of(run.calm_s, "s", 1, "runs")
-    return Series(
-        name=run.front_end,
-        commit=machine["commit"],
-        date=machine["date"],
-        conditions=conditions,
-        figures=only_measured(figures),
-    )
+    return series_of(run.front_end, machine, conditions, figures)
 
 
 def _of(part: float, samples: Sequence[float]) -> Figure | None:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import gc
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 
 from bench.core.host_info import stolen_s
@@ -14,10 +14,10 @@ from bench.load.arrivals import BURST, Load
 from bench.load.closed_loop import ServerTarget
 from bench.load.goodput import Budgets, LoadFigures, figures
 from bench.load.metrics_poller import MetricsPoller, TimeSeries
-from bench.load.open_loop import LoadProgress, OpenLoop, Rules, show
+from bench.load.open_loop import LoadProgress, OpenLoop, Rules, Show, show
 from bench.load.request_outcome import Count, Outcome, one_each, read
 
-_SHOW_S = 5.0
+_SHOW_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +64,15 @@ class LoadRun:
 
 @dataclass(frozen=True, slots=True)
 class Sender:
-    """Sends loads: with rules for each request, a count of tokens, and polled metrics."""
+    """Sends loads: with rules for each request, a count of tokens, and polled metrics.
+
+    `show` is told each second how far a load is.
+    """
 
     rules: Rules = field(default_factory=Rules)
     budgets: Budgets = field(default_factory=Budgets)
     count: Count = one_each
-    write: Callable[[str], None] = print
+    show: Show | None = None
 
     async def send(
         self,
@@ -81,10 +84,10 @@ class Sender:
     ) -> LoadRun:
         """Send a load and read its outcomes, within its length and the rules' deadline."""
         requests = requests_of(load, server)
-        progress = LoadProgress(len(requests))
-        loop = OpenLoop(server.target, load, requests, self.rules, progress)
-        beside = [show(progress, self.write, _SHOW_S), *([watch.run()] if watch else [])]
-        tasks = [asyncio.create_task(task) for task in beside]
+        loop = OpenLoop(server.target, load, requests, self.rules, LoadProgress(len(requests)))
+        tasks = [asyncio.create_task(watch.run())] if watch else []
+        if self.show:
+            tasks.append(asyncio.create_task(show(loop, self.show, _SHOW_S)))
         try:
             with _without_collection():
                 started, used, stolen = time.perf_counter(), time.process_time(), stolen_s()
@@ -97,6 +100,8 @@ class Sender:
             for task in tasks:
                 with contextlib.suppress(asyncio.CancelledError):
                     await task
+        if self.show:
+            self.show(load.seconds, str(loop.progress))
         outcomes = [
             read(tried, load.arrivals[tried.index], loop.zero, self.count) for tried in tries
         ]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bench.core.markdown_tables import table
-from bench.core.results import Figure, Series, only_measured, value_of
+from bench.core.results import Figure, Series, series_of, value_of
 
 _TITLES = {"grpc": "gRPC", "http": "HTTP"}
 
@@ -118,10 +118,4 @@ def as_series(
         for what, times in (("added to TTFT", added), ("bare hop", first.hop)):
             for point, value in (("p50", times.p50_ms), ("p99", times.p99_ms)):
                 figures[f"{title}: {what} {point}"] = value_of(value, "ms", n, "requests")
-    return Series(
-        name="router",
-        commit=machine["commit"],
-        date=machine["date"],
-        conditions=conditions,
-        figures=only_measured(figures),
-    )
+    return series_of("router", machine, conditions, figures)

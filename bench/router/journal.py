@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from bench.core.host_info import as_line, describe_machine, now
 from bench.core.markdown_tables import table
-from bench.core.results import Figure, Series, keep, value_of
+from bench.core.results import Figure, keep, series_of, value_of
 from bench.core.statistics import percentile
 from bench.router.main import PROBE, open_streams, probe, spent_s
 from bench.router.site import Site, site_of
@@ -55,13 +55,7 @@ def main() -> None:
     print(f"{now()}; {as_line(machine)}\n\n{table(('resumable over plain', 'value'), rows)}")
     if options.results:
         conditions = {"streams": options.streams, "seconds": options.seconds}
-        series = Series(
-            name="journal",
-            commit=machine["commit"],
-            date=machine["date"],
-            conditions=conditions,
-            figures=found,
-        )
+        series = series_of("journal", machine, conditions, found)
         keep(options.results, "router", machine, [series])
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from bench.core.host_info import as_line, describe_machine, now
 from bench.core.markdown_tables import table
-from bench.core.results import Series, figure, keep, only_measured, value_of
+from bench.core.results import Series, figure, keep, series_of, value_of
 from bench.router.site import Site, site_of
 from bench.router.stream_load import OutOfOrder, SseStreams, Streams, StreamSpec, Taken
 from cluster.deploy.embedded_redis import EmbeddedRedis
@@ -97,13 +97,7 @@ def as_series(
         "memory: last quarter over second": value_of(seen.growth(), "x", 1, "runs"),
         "dropped": value_of(len(seen.dropped), "streams", seen.opened, "streams"),
     }
-    return Series(
-        name="open streams",
-        commit=machine["commit"],
-        date=machine["date"],
-        conditions=conditions,
-        figures=only_measured(figures),
-    )
+    return series_of("open streams", machine, conditions, figures)
 
 
 async def _hold(site: Site, options: argparse.Namespace, seen: OpenStreams) -> None:
@@ -117,9 +111,9 @@ async def _hold(site: Site, options: argparse.Namespace, seen: OpenStreams) -> N
         for number in range(options.streams)
     ]
     began_s = time.monotonic()
-    with WorkProgress("open streams", round(60 * options.minutes)) as progress:
+    with WorkProgress("open streams", 60 * options.minutes, "s") as progress:
         while (now_s := time.monotonic()) < until_s:
-            progress.at(round(now_s - began_s), "seconds")
+            progress.at(now_s - began_s)
             await asyncio.sleep(min(_SAMPLE_S, 60 * options.minutes / 4))
             seen.rss_mib.append((time.monotonic() - began_s, _rss_mib(site.router)))
     seen.open = sum(not reader.done() for reader in readers)

@@ -17,10 +17,11 @@ from pathlib import Path
 
 from bench.core.host_info import as_line, describe_machine, now
 from bench.core.markdown_tables import table
-from bench.core.results import Series, keep, value_of
+from bench.core.results import Series, keep, series_of, value_of
 from bench.load.overload_client import REFUSED, GrpcClient, HttpClient, OverloadClient
 from bench.router.site import Site, site_of
 from cluster.deploy.embedded_redis import EmbeddedRedis
+from cluster.work_progress import tracked
 
 _DEADLINE_S = 30.0
 _WARM_S = 2.0
@@ -82,17 +83,11 @@ def as_series(
         )
         for one in found
     }
-    return Series(
-        name="refusals",
-        commit=machine["commit"],
-        date=machine["date"],
-        conditions=conditions,
-        figures=figures,
-    )
+    return series_of("refusals", machine, conditions, figures)
 
 
 async def _measure(site: Site, options: argparse.Namespace, found: list[RefusalCost]) -> None:
-    for front_end in options.front_ends:
+    for front_end in tracked("refusals", options.front_ends, str):
         client = _client(site, front_end)
         await _offer(client, options.rate, _WARM_S)
         idle = await _idle_s(site.router, options.seconds)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from bench.core.host_info import describe_machine
 from bench.core.markdown_tables import table
-from bench.core.results import RESULTS, Series, figure, keep, only_measured
+from bench.core.results import RESULTS, Series, figure, keep, series_of
 from cluster.api.event_streams import end
 from cluster.config.schema import located
 from cluster.work_progress import WorkProgress
@@ -99,11 +99,12 @@ class Soak:
         """Load the replica for `seconds`, let it end, and count the blocks that are left."""
         loop = asyncio.create_task(self._loop.run())
         callers = [asyncio.create_task(self._call(number)) for number in range(_CALLERS)]
-        await self._fill()
-        until = time.monotonic() + seconds
-        with WorkProgress("soak", round(seconds)) as progress:
+        with WorkProgress("soak", seconds, "s") as progress:
+            progress.at(0, "filling the pool")
+            await self._fill()
+            until = time.monotonic() + seconds
             while (now := time.monotonic()) < until:
-                progress.at(round(now - until + seconds), "seconds")
+                progress.at(now - until + seconds)
                 await asyncio.sleep(1.0)
                 self._sample()
         await end(callers)
@@ -203,13 +204,7 @@ def as_series(samples: SoakSamples, machine: dict[str, str]) -> Series:
         "preemptions": figure([samples.preemptions], "preemptions", "runs"),
         "blocks astray": figure([samples.astray], "blocks", "runs"),
     }
-    return Series(
-        name="soak",
-        commit=machine["commit"],
-        date=machine["date"],
-        conditions={"minutes": len(minutes)},
-        figures=only_measured(figures),
-    )
+    return series_of("soak", machine, {"minutes": len(minutes)}, figures)
 
 
 def main() -> None:

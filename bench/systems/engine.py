@@ -11,7 +11,7 @@ import torch
 from bench.core.host_info import as_line, describe_machine
 from bench.core.markdown_tables import table
 from bench.core.model_135m import ModelShape, make
-from bench.core.results import RESULTS, Figure, Series, figure, keep, only_measured, value_of
+from bench.core.results import RESULTS, Figure, Series, figure, keep, series_of, value_of
 from bench.core.statistics import Spread
 from bench.core.tandem_config import load_engine
 from bench.systems import accuracy, python_share
@@ -66,12 +66,11 @@ class EngineReport:
         figures["Python: share of a step"] = figure([low, high], "of 1", "estimates")
         ratio = figure([self.errors.ratio], "x", "comparisons")
         figures["logit error: over transformers"] = ratio
-        return Series(
-            name="engine",
-            commit=machine["commit"],
-            date=machine["date"],
-            conditions={"threads": torch.get_num_threads(), "forward": self.forward},
-            figures=only_measured(figures),
+        return series_of(
+            "engine",
+            machine,
+            {"threads": torch.get_num_threads(), "forward": self.forward},
+            figures,
         )
 
     def markdown(self, machine: dict[str, str]) -> str:
@@ -125,7 +124,7 @@ def measure(folder: Path, repeats: int) -> EngineReport:
     bench, meter = EngineBench(engine), Meter()
     meter.sample()
     decoded, prefilled = dict[int, Spread](), dict[int, Spread]()
-    with WorkProgress("engine", len(BATCHES) + 1 + len(CHUNKS)) as progress:
+    with WorkProgress("engine", pieces := len(BATCHES) + len(CHUNKS) + 3) as progress:
         for batch in BATCHES:
             progress.at(len(decoded), f"decode, batch {batch}")
             decoded[batch] = decode_rates(bench, batch, repeats)
@@ -137,7 +136,10 @@ def measure(folder: Path, repeats: int) -> EngineReport:
             progress.at(len(decoded) + 1 + len(prefilled), f"prefill, chunks of {chunk:,}")
             prefilled[chunk] = prefill_rates(bench, chunk, repeats)
             meter.sample()
-    share = python_share.measure(bench, PROMPT)
+        progress.at(pieces - 2, "Python's share")
+        share = python_share.measure(bench, PROMPT)
+        progress.at(pieces - 1, "accuracy")
+        errors = accuracy.compare(folder, engine)
     limits, shape = meter.limits(), ModelShape()
     rows = [
         EngineRow(f"decode, batch {batch}", rate, limits.decode(shape, batch, PROMPT + NEW / 2))
@@ -149,7 +151,7 @@ def measure(folder: Path, repeats: int) -> EngineReport:
         EngineRow(f"prefill, chunks of {chunk:,}", rate, limits.prefill(shape, PREFILL_TOKENS))
         for chunk, rate in prefilled.items()
     ]
-    return EngineReport(rows, limits, share, accuracy.compare(folder, engine), engine.forward_name)
+    return EngineReport(rows, limits, share, errors, engine.forward_name)
 
 
 def _limit(samples: Spread, unit: str) -> Figure:

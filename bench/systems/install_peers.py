@@ -13,6 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from cluster.work_progress import tracked
+
 TORCH = "torch==2.13.0"
 VLLM = "0.32.0"
 _DEADLINE_S = 3600
@@ -104,9 +106,8 @@ def main() -> None:
     parser.add_argument("--only", action="append", choices=names, help="may be repeated")
     options = parser.parse_args()
     home = options.to.absolute()
-    for peer in PEERS:
-        if peer.name not in (options.only or names):
-            continue
+    chosen = [peer for peer in PEERS if peer.name in (options.only or names)]
+    for peer in tracked("installing", chosen, lambda peer: peer.name):
         try:
             install(peer, home)
         except (OSError, subprocess.SubprocessError) as error:

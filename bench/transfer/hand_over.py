@@ -15,6 +15,7 @@ from bench.core.statistics import Spread
 from bench.transfer.floor import Parts, median_parts
 from bench.transfer.shape import HOST, LAYOUT, SECRET, transfer_config
 from cluster.sockets import join, listening_socket
+from cluster.work_progress import tracked
 from engine.kv.cache import KvCache
 from kv_transfer.links.link_stream import MOST_LINK_BYTES
 from kv_transfer.sender import KvSender, OutgoingKv
@@ -185,7 +186,7 @@ async def measure(
         cases = [(tokens, 1, False) for tokens in PROMPTS]
         cases += [(FLIGHT_TOKENS, requests, False) for requests in FLIGHTS]
         cases += [(tokens, 1, True) for tokens in EARLY_PROMPTS]
-        for tokens, requests, early in cases:
+        for tokens, requests, early in tracked(f"hand-overs, {transport}", cases):
             blocks = list(range(tokens * requests // LAYOUT.block_size))
             way = sending.hand_over_early if early else sending.hand_over
             times, parts, links = [], [], []

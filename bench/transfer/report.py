@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bench.core.markdown_tables import table
-from bench.core.results import Figure, Series, figure, only_measured, value_of
+from bench.core.results import Figure, Series, figure, series_of, value_of
 from bench.core.statistics import Spread
 from bench.transfer.floor import BUFFERS, median_parts
 from bench.transfer.hand_over import CHUNK, ROUNDS, SLICE_S, TOKENS_PER_S, HandOverLoad
@@ -78,13 +78,7 @@ def as_series(
         what = "exposed" if each.early else "hand-over"
         figures[f"{each.title}: {what}"] = figure([1000 * s for s in times], "ms", "rounds")
         figures[f"{each.title}: of the floor"] = figure(of_floor, unit, "rounds")
-    return Series(
-        name="transfer",
-        commit=machine["commit"],
-        date=machine["date"],
-        conditions={},
-        figures=only_measured(figures),
-    )
+    return series_of("transfer", machine, {}, figures)
 
 
 def parts_alone(hand_overs: Sequence[HandOverLoad]) -> str:

@@ -25,7 +25,7 @@ _PASSING = (500, 502, 503, 504)
 _MOST_FAILURES = 5
 _FIRST_WAIT_S = 1.0
 _LONGEST_WAIT_S = 60.0
-_SHOW_S = 2.0
+_SHOW_S = 1.0
 
 
 class Poster(Protocol):
@@ -112,6 +112,7 @@ class BatchRun:
                     running = await _some(running)
             while running:
                 running = await _some(running)
+            show(self._said)
         finally:
             await end((showing, *running))
 
@@ -153,9 +154,18 @@ class BatchRun:
 
     async def _show(self, show: Callable[[str], None]) -> None:
         while True:
+            show(self._said)
             await asyncio.sleep(_SHOW_S)
-            refused = f", {self.progress.refused} times refused" if self.progress.refused else ""
-            show(f"{self.progress}, {self._concurrency.limit} at a time{refused}")
+
+    @property
+    def _said(self) -> str:
+        """What matters most comes first, since a terminal cuts the end off."""
+        progress = self.progress
+        refused = f"{progress.refused:,} sent again, " if progress.refused else ""
+        return (
+            f"{progress.failed:,} failed, {self._concurrency.limit} at a time, {refused}"
+            f"{progress.prompt_tokens:,} + {progress.completion_tokens:,} tokens"
+        )
 
 
 def endpoint_for(models: Any, name: str | None) -> str:

@@ -82,7 +82,7 @@ async def _run(
         wanted = sum(1 for line in lines if line.strip()) - before
         lines.seek(0)
         try:
-            with WorkProgress("batch", max(1, wanted)) as progress:
+            with WorkProgress("batch", max(0, wanted)) as progress:
                 await batch.run(
                     read_input(lines, results.done),
                     lambda line: progress.at(batch.progress.ended, line),

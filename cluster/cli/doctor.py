@@ -23,9 +23,14 @@ def add_doctor(parser: argparse.ArgumentParser) -> None:
 
 
 def doctor(options: argparse.Namespace) -> int:
-    """Print the findings; 0 where all is well, 1 with a warning, 2 with an error."""
-    findings = list(_findings(options))
-    print(as_json(findings) if options.json else as_text(findings))
+    """Print each finding as it is made; 0 where all is well, 1 with a warning, 2 with an error."""
+    findings = []
+    for finding in _findings(options):
+        findings.append(finding)
+        if not options.json:
+            print(as_text([finding]), flush=True)
+    if options.json:
+        print(as_json(findings))
     return exit_code(findings)
 
 

@@ -76,7 +76,7 @@ def _serve(options: argparse.Namespace) -> int:
 def _status(options: argparse.Namespace) -> int:
     import json
 
-    from cluster.cli.status_table import as_data, as_table, healthy
+    from cluster.cli.status_table import as_data, as_table_here, healthy
     from cluster.client.admin_client import fetch_status
 
     try:
@@ -85,7 +85,7 @@ def _status(options: argparse.Namespace) -> int:
     except Unavailable as error:
         print(f"tandem: {error.message}", file=sys.stderr)
         return 1
-    print(json.dumps(as_data(status), indent=2) if options.json else as_table(status))
+    print(json.dumps(as_data(status), indent=2) if options.json else as_table_here(status))
     return 0 if healthy(status) else 1
 
 

@@ -44,21 +44,30 @@ async def _roll_out(
         print(f"weakens {line}", file=sys.stderr)
     for line in requested.notices:
         print(f"note: {line}", file=sys.stderr)
-    until_s = time.monotonic() + ready_s + _MORE_S
-    with WorkProgress("rollout") as progress:
-        while time.monotonic() < until_s:
-            rollout, starting = await _last_rollout(address)
-            if rollout is None:
-                progress.at(0, "between two routers")
-            elif rollout.id != requested.id:
-                raise Unavailable("another rollout was asked for after this one")
-            elif rollout.state == "serving":
-                return rollout.version
-            elif rollout.state == "failed":
-                raise Unavailable(f"rollout failed, the old one goes on: {rollout.reason}")
-            else:
-                progress.at(0, rollout.state, starting)
-            await asyncio.sleep(_POLL_S)
+    try:
+        with WorkProgress("restart" if document is None else "rollout") as progress:
+            return await _serving(address, requested.id, ready_s + _MORE_S, progress)
+    except asyncio.CancelledError:
+        print("tandem: it goes on; `tandem status --json` tells how far it is", file=sys.stderr)
+        raise
+
+
+async def _serving(address: Address, wanted: str, limit_s: float, progress: WorkProgress) -> str:
+    """Wait until that rollout serves; returns its version. Unavailable says why it does not."""
+    until_s = time.monotonic() + limit_s
+    while time.monotonic() < until_s:
+        rollout, starting = await _last_rollout(address)
+        if rollout is None:
+            progress.at(0, "between two routers")
+        elif rollout.id != wanted:
+            raise Unavailable("another rollout was asked for after this one")
+        elif rollout.state == "serving":
+            return rollout.version
+        elif rollout.state == "failed":
+            raise Unavailable(f"rollout failed, the old one goes on: {rollout.reason}")
+        else:
+            progress.at(0, rollout.state, starting)
+        await asyncio.sleep(_POLL_S)
     raise Unavailable("the rollout is not done; `tandem status --json` tells how far it is")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from shutil import get_terminal_size
 from typing import Any
 
 from cluster.cli.columns import aligned
@@ -80,8 +82,16 @@ def _rollout(rollout: router_pb2.RolloutStatus) -> dict[str, str]:
     return {name: getattr(rollout, name) for name in ("id", "version", "state", "reason")}
 
 
-def as_table(status: router_pb2.StatusResponse) -> str:
-    """The answer as aligned columns; block counts follow the requests."""
+def as_table_here(status: router_pb2.StatusResponse) -> str:
+    """The table, as wide as the terminal where stdout is one."""
+    return as_table(status, get_terminal_size().columns if sys.stdout.isatty() else None)
+
+
+def as_table(status: router_pb2.StatusResponse, width: int | None = None) -> str:
+    """The answer as aligned columns; block counts follow the requests.
+
+    In a terminal that is narrower than that, they stand below, where replicas have any.
+    """
     rows: list[tuple[str, ...]] = [_COLUMNS]
     for replica in sorted(status.replicas, key=lambda entry: (entry.role, entry.id)):
         # A router has no KV pool.
@@ -91,6 +101,10 @@ def as_table(status: router_pb2.StatusResponse) -> str:
         start = f"{sum(replica.start_s.values()):.1f}" if replica.start_s else "-"
         rows.append((*where, start, str(replica.waiting), str(replica.running), *blocks))
     lines = aligned(rows, _TEXT_COLUMNS)
+    if width is not None and max(map(len, lines)) > width:
+        pools = [(row[1], *row[-len(_BLOCKS) :]) for row in rows if row[-1] != "-"]
+        lines = aligned([row[: -len(_BLOCKS)] for row in rows], _TEXT_COLUMNS)
+        lines += ["", *aligned(pools, 1)]
     lines += [f"replicas are missing: {name}" for name in status.missing]
     lines += [f"starting: {plain(one.id)}: {plain(one.progress)}" for one in status.starting]
     return "\n".join([*lines, *map(_canary_line, status.canaries)])

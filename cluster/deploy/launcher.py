@@ -124,7 +124,8 @@ class Launcher:
 
     def _start(self) -> None:
         config = self._config
-        self._progress.say(f"tandem: serving {config.model.path} with {pools_of(config)}")
+        self._progress.say(f"tandem: serving {config.model.path}")
+        self._progress.say(f"        with {pools_of(config)}")
         if config.security.secret_file is None:
             self._secret = LockedFolder.make("tandem-secret-")
             secret = made(self._secret.path / "secret")
@@ -144,16 +145,18 @@ class Launcher:
                 open_metrics=self._config.router.api_keys is None,
             )
             set_environment(variables)
-        with signals_delayed():  # where Cython imports, a KeyboardInterrupt is lost
-            from cluster.deploy.ray_cluster import RayCluster
+        with self._progress.doing("ray"):
+            with signals_delayed():  # where Cython imports, a KeyboardInterrupt is lost
+                from cluster.deploy.ray_cluster import RayCluster
 
-        self._ray = RayCluster(self._config, self._progress, self._operator_key.digest)
-        try:
-            self._ray.start()
-        except SystemExit:  # by Ray's handler of SIGTERM, which is there while ray.init runs
-            raise KeyboardInterrupt from None
+            self._ray = RayCluster(self._config, self._progress, self._operator_key.digest)
+            try:
+                self._ray.start()
+            except SystemExit:  # by Ray's handler of SIGTERM, which is there while ray.init runs
+                raise KeyboardInterrupt from None
         listen_to_signals()
-        self._ray.start_serve()
+        with self._progress.doing("serve"):
+            self._ray.start_serve()
         with (
             StartWatch(Directory.of(self._config)) as watch,
             self._progress.following(watch.look),
@@ -258,7 +261,8 @@ class Launcher:
         if self._local:
             dashboard = reachable(ray.dashboard_host, ray.dashboard_port)
             ray_command = Path(sys.executable).with_name("ray")
-            say(f"  Ray dashboard  http://{dashboard}  (its token: {ray_command} get-auth-token)")
+            say(f"  Ray dashboard  http://{dashboard}")
+            say(f"  its token      {ray_command} get-auth-token")
 
     def stop(self) -> None:
         """End everything that was started. A second signal ends the draining at once."""

@@ -79,13 +79,11 @@ class RayCluster:
             _keep_token_private()
             self._gcs = GcsServer.find(ray.get_runtime_context().gcs_address)
             self._raylet = Raylet.find()
-        self._progress.stage("ray")
 
     def start_serve(self) -> None:
         """Start Serve on it, without its proxies."""
         with _failing("Serve did not start"), _quiet():
             self._answered(lambda: serve.start(proxy_location="Disabled", logging_config=QUIET))
-        self._progress.stage("serve")
 
     def deploy(self) -> None:
         """Deploy and wait until every replica is up; Unavailable says why one is not."""

@@ -1,6 +1,6 @@
 """The progress of `tandem serve`: each stage once, with its seconds, and what replicas do.
 
-In a terminal the replicas that start have a bar each; a pipe gets lines.
+In a terminal the stage under way and the replicas that start have a bar each; a pipe gets lines.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, TextIO
 
 from cluster.discovery.starting_replicas import READY, StartingReplica
+from cluster.display_text import long_time
 from cluster.work_progress import LineLimit, redraws
 
 if TYPE_CHECKING:
@@ -60,9 +62,11 @@ class StartupProgress:
         self._shown: dict[str, int] = {}
         self._look: Look | None = None
         self._looked_s = 0.0
+        self._limit = LineLimit()
         self._limits: dict[str, LineLimit] = {}
         self._weights: set[str] = set()
         self._bars: Progress | None = None
+        self._up, self._wanted = 0, 0
 
     def say(self, line: str = "") -> None:
         """Print one line. A closed terminal raises nothing, so that the cluster can still end."""
@@ -76,12 +80,25 @@ class StartupProgress:
         """Print a finished stage."""
         self.say(f"{time.monotonic() - self._began_s:6.1f} s  {name}")
 
+    @contextlib.contextmanager
+    def doing(self, name: str) -> Iterator[None]:
+        """Show a stage in a terminal while it is under way; print it once it has ended well."""
+        began_s = time.monotonic()
+        with self._drawn(clocked=True):
+            if self._bars is not None:
+                words = partial(_passed, began_s)
+                self._bars.add_task(name, total=None, words=words)
+            yield
+        self.stage(name)
+
     def replicas(self, states: Mapping[str, DeploymentState]) -> None:
         """Print the deployments whose number of running replicas changed."""
         for name, state in states.items():
             if state.running != self._shown.get(name, 0):
                 self._shown[name] = state.running
                 self.stage(f"{name} {state.running}/{state.wanted}")
+        self._up = sum(state.running for state in states.values())
+        self._wanted = sum(state.wanted for state in states.values())
         now = time.monotonic()
         if self._look is not None and now - self._looked_s >= POLL_S:
             self._looked_s = now
@@ -91,15 +108,26 @@ class StartupProgress:
     def following(self, look: Look) -> Iterator[None]:
         """Show what replicas that start say, by `look`, whenever `replicas` is called inside."""
         self._look = look
+        try:
+            with self._drawn(clocked=False):
+                yield
+                self._show(look(), time.monotonic())
+        finally:
+            self._look = None
+
+    @contextlib.contextmanager
+    def _drawn(self, *, clocked: bool) -> Iterator[None]:
+        """Bars in a terminal, which vanish."""
         if redraws(self._out):
-            self._bars = _bars(self._out)
+            from cluster.terminal_bars import terminal_bars
+
+            self._bars = terminal_bars(self._out, transient=True, clocked=clocked)
         try:
             if self._bars is not None:
                 self._bars.start()
             yield
-            self._show(look(), time.monotonic())
         finally:
-            bars, self._bars, self._look = self._bars, None, None
+            bars, self._bars = self._bars, None
             if bars is not None:
                 with contextlib.suppress(OSError):
                     bars.stop()
@@ -112,9 +140,29 @@ class StartupProgress:
         starting = [one for one in replicas if one.stage != READY]
         if self._bars is not None:
             with contextlib.suppress(OSError):
-                _redraw(self._bars, starting)
-        else:
+                self._redraw(self._bars, starting)
+        elif starting:
             self._write_lines(starting, now)
+        elif self._up < self._wanted and self._limit.due(self._ready, now):
+            self.stage(self._ready)
+
+    @property
+    def _ready(self) -> str:
+        return f"{self._up} of {self._wanted} ready"
+
+    def _redraw(self, bars: Progress, starting: Sequence[StartingReplica]) -> None:
+        """A bar of all replicas and routers, one for each of the first that start, and a rest."""
+        for task in bars.task_ids:
+            bars.remove_task(task)
+        if self._wanted:
+            words = partial(str, self._ready)
+            bars.add_task("all", total=self._wanted, completed=self._up, words=words)
+        for one in starting[:_MOST_BARS]:
+            total = one.total or None
+            bars.add_task(one.id, total=total, completed=one.done, words=partial(str, one.progress))
+        if more := starting[_MOST_BARS:]:
+            bars.add_task(f"{len(more)} more", total=None, words=str)
+        bars.refresh()
 
     def _write_lines(self, starting: Sequence[StartingReplica], now: float) -> None:
         """Write a few lines, first of replicas whose last line is longest ago."""
@@ -127,27 +175,8 @@ class StartupProgress:
                 self.stage(f"{one.id}: {one.progress}")
 
 
-def _bars(out: TextIO) -> Progress:
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn
-
-    columns = [
-        TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=20),
-        TextColumn("{task.fields[note]}", markup=False),
-    ]
-    return Progress(*columns, console=Console(file=out), transient=True, auto_refresh=False)
-
-
-def _redraw(bars: Progress, starting: Sequence[StartingReplica]) -> None:
-    """A bar for each of the first replicas, and how many more there are."""
-    for task in bars.task_ids:
-        bars.remove_task(task)
-    for one in starting[:_MOST_BARS]:
-        bars.add_task(one.id, total=one.total or None, completed=one.done, note=one.progress)
-    if more := starting[_MOST_BARS:]:
-        bars.add_task(f"{len(more)} more", total=None, note="")
-    bars.refresh()
+def _passed(began_s: float) -> str:
+    return long_time(time.monotonic() - began_s)
 
 
 def failure_reason(message: str) -> str | None:

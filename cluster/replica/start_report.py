@@ -110,8 +110,8 @@ class StartReport:
             done=done,
             total=total or 0,
             unit=stage.unit,
-            rate=self._work_rate.rate,
-            left_s=None if total is None else self._work_rate.left_s(total),
+            rate=self._work_rate.rate(now),
+            left_s=None if total is None else self._work_rate.left_s(total, now),
         )
 
     def _log_weights(self, said: StartingReplica) -> None:

@@ -16,7 +16,9 @@ _SILENT, _HEALTHY = (
 _WRITER, _SCRIPTS = "cluster/journal/writer.py", "cluster/journal/scripts.py"
 _RESUMPTION, _WATCH = "tandem_client/resumption.py", "tandem_client/silence_watch.py"
 _T_FAILOVER = f"tests/{_ROUTER}/test_failover.py"
-_T_WRITER = "tests/cluster/journal/test_writer.py"
+_T_JOURNAL = "tests/cluster/journal"
+_T_WRITER, _T_TAKEOVER = f"{_T_JOURNAL}/test_writer.py", f"{_T_JOURNAL}/test_takeover.py"
+_T_REDIS_AWAY = f"{_T_JOURNAL}/test_redis_away.py"
 _T_SILENT = "tests/cluster/discovery/test_silent_replicas.py"
 _T_HEALTHY = "tests/cluster/discovery/test_healthy_replicas.py"
 _T_HEARTBEAT = "tests/cluster/discovery/test_heartbeat.py"
@@ -226,19 +228,19 @@ HANDLINGS = (
             "            stream.suspend()\n            if stream.closed:\n",
             "            if stream.closed:\n",
         ),
-        (_T_WRITER, "test_streams_go_on_while_redis_stands_still"),
+        (_T_REDIS_AWAY, "test_streams_go_on_while_redis_stands_still"),
     ),
     _handling(
         "journal that was lost",
         _WRITER,
         ("                stream.restart()\n", ""),
-        (_T_WRITER, "test_a_redis_that_was_killed_gets_all_streams_again"),
+        (_T_REDIS_AWAY, "test_a_redis_that_was_killed_gets_all_streams_again"),
     ),
     _handling(
         "pause of a router",
         _WRITER,
         ("if late_s < _STOOD_STILL_S or self._excuses > _EXCUSES:", "if True:"),
-        (_T_WRITER, "test_a_pause_of_this_process_suspends_nothing"),
+        (_T_REDIS_AWAY, "test_a_pause_of_this_process_suspends_nothing"),
     ),
     _handling(
         "fence",
@@ -265,13 +267,13 @@ HANDLINGS = (
         "no takeover just after an outage",
         _WRITER,
         ("if held or self._loop.time() - self._well_since_s < self._store.lease_s:", "if held:"),
-        (_T_WRITER, "test_no_stream_is_taken_just_after_redis_came_back"),
+        (_T_TAKEOVER, "test_no_stream_is_taken_just_after_redis_came_back"),
     ),
     _handling(
         "orphan release",
         _WRITER,
         ('if outcome in ("", "taken") and stream_id not in self._streams:', "if False:"),
-        (_T_WRITER, "test_a_stream_that_was_taken_and_not_adopted_can_be_taken_again"),
+        (_T_TAKEOVER, "test_a_stream_that_was_taken_and_not_adopted_can_be_taken_again"),
     ),
     _handling(
         "KV adoption",

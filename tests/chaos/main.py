@@ -24,6 +24,7 @@ from pathlib import Path
 from bench.core.host_info import as_line, commit, describe_machine, now
 from bench.core.markdown_tables import table
 from bench.core.results import RESULTS, keep
+from cluster.work_progress import tracked
 from tests.chaos.members import members
 from tests.chaos.members_target import MembersTarget
 from tests.chaos.ray_target import ray_target
@@ -79,7 +80,7 @@ async def _run(options: argparse.Namespace, numbers: list[int], log: RunLog) -> 
     until_s = time.monotonic() + options.minutes * 60
     at = commit()
     async with _opened(options) as chaos:
-        for number in numbers:
+        for number in tracked("chaos", numbers):
             if time.monotonic() > until_s:
                 return
             record = Record.of(await chaos.run(number), at)

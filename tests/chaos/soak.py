@@ -16,6 +16,7 @@ from collections import Counter
 from dataclasses import replace
 from functools import partial
 
+from cluster.work_progress import WorkProgress
 from engine.errors import DeadlineExceeded, TandemError, TransferFailed
 from engine.kv.block_pool import BlockPool
 from kv_transfer.errors import ChannelBroken
@@ -100,9 +101,10 @@ class Soak:
         self.blocks = Blocks()
         self.names = 0
 
-    async def run(self, faults):
+    async def run(self, faults, progress):
         async def worker():
-            while self.counts.total() - self.counts["exact"] < faults:
+            while (done := self.counts.total() - self.counts["exact"]) < faults:
+                progress.at(done)
                 await self.one()
 
         await asyncio.gather(*(worker() for _ in range(AT_ONCE)))
@@ -205,8 +207,9 @@ async def soak(transport: str, faults: int, seed: int, limit_s: float) -> Counte
     config = replace(CONFIG, transport=transport)
     async with linked(config, opener, opener, blocks=BLOCKS) as pair:
         run = Soak(pair, rng, counts)
-        async with asyncio.timeout(limit_s):
-            await run.run(faults)
+        with WorkProgress(f"faults, {transport}", faults) as progress:
+            async with asyncio.timeout(limit_s):
+                await run.run(faults, progress)
         await eventually(lambda: pair.quarantined() == 0, 4 * IO_S + 5)
         await eventually(pair.idle)
         for pool in (run.sources, run.targets):

@@ -6,11 +6,12 @@ import asyncio
 import random
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from cluster.api import Tokens
+from cluster.work_progress import WorkProgress
 from engine.errors import TandemError
 from tandem_client import Client
 from tests.fuzz.fuzzers import ANSWER_S
@@ -57,7 +58,7 @@ class Found:
 
 async def fuzz(
     fuzzers: Sequence[Fuzzer],
-    requests: Iterable[int],
+    requests: Sequence[int],
     seed: int,
     stream: Callable[[], Awaitable[Client]],
     at_once: int = 32,
@@ -74,15 +75,23 @@ async def fuzz(
         asyncio.create_task(_watch(client, found, ended)),
         asyncio.create_task(_watch_own_loop(found, ended)),
     ]
-    await asyncio.gather(*(_send(fuzzers, numbers, seed, found) for _ in range(at_once)))
+    with WorkProgress("fuzz", len(requests)) as progress:
+        senders = (_send(fuzzers, numbers, seed, found, progress) for _ in range(at_once))
+        await asyncio.gather(*senders)
     ended.set()
     await asyncio.gather(*watching)
     await client.close()
     return found
 
 
-async def _send(fuzzers: Sequence[Fuzzer], numbers: object, seed: int, found: Found) -> None:
-    for number in numbers:  # type: ignore[attr-defined]
+async def _send(
+    fuzzers: Sequence[Fuzzer],
+    numbers: Iterator[int],
+    seed: int,
+    found: Found,
+    progress: WorkProgress,
+) -> None:
+    for number in numbers:
         fuzzer = fuzzers[number % len(fuzzers)]
         try:
             async with asyncio.timeout(_HANGS_S):
@@ -95,6 +104,7 @@ async def _send(fuzzers: Sequence[Fuzzer], numbers: object, seed: int, found: Fo
             found.bad.append(f"{fuzzer.name} {seed}/{number}: {word}")
             word = "bad"
         found.words[fuzzer.name][word] += 1
+        progress.at(sum(words.total() for words in found.words.values()))
 
 
 async def _watch(client: Client, found: Found, ended: asyncio.Event) -> None:

@@ -83,6 +83,7 @@ async def test_a_run_writes_json_and_a_page(tmp_path, capsys):
     captured = capsys.readouterr()
     assert f"{requests} of {requests} within the budgets" in captured.out
     assert "requests in 0.4 s: Poisson at 40/s" in captured.err
+    assert f"\nbench: 0 of 0 s, 0 of {requests} sent, 0 in flight\n" in captured.err
     assert {body["model"] for body in server.bodies} == {"tiny"}
     assert all(body["ignore_eos"] for body in server.bodies)
 
@@ -120,7 +121,9 @@ async def test_a_sweep_names_its_knee(tmp_path, capsys):
         assert await asyncio.to_thread(run, _options("sweep", *given)) == 0
     data = json.loads(out.with_name("sweep.json").read_text())
     assert [step["rate"] for step in data["steps"]] == [20, 60]
-    assert "The knee is at" in capsys.readouterr().out
+    captured = capsys.readouterr()
+    assert captured.out.startswith("20/s: ") and "The knee is at" in captured.out
+    assert "sweep: 0 of 0 s, 20/s, 0 of " in captured.err
     page = out.with_name("sweep.html").read_text()
     assert "The knee is at" in page
     assert page.count("<svg") == 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import time
 
 import pytest
 
@@ -67,7 +68,9 @@ async def _run(server, rules, times=(0.0, 0.0, 0.01)):
         requests = [target.post({"prompt": index}) for index in range(len(times))]
         loop = OpenLoop(target, load, requests, rules, LoadProgress(len(times)))
         tries = await loop.run()
-    assert loop.progress.sent == loop.progress.ended == len(tries)
+    progress = loop.progress
+    assert progress.sent == len(times) and progress.in_flight == 0
+    assert progress.sent + progress.returned == progress.ended == len(tries)
     return [read(tried, arrivals[tried.index], loop.zero) for tried in tries]
 
 
@@ -115,9 +118,15 @@ async def test_a_closed_port_is_an_outcome_too():
 
 
 async def test_progress_is_shown_until_cancelled():
+    """It has the seconds of the load, and no more than all of them."""
     told = asyncio.Queue()
-    task = asyncio.create_task(show(LoadProgress(5, 3, 1), told.put_nowait, 0.001))
-    assert await told.get() == "3 of 5 sent, 2 in flight"
+    load = Load("test", 0, (), (("calm", 0.0, 0.1),))
+    loop = OpenLoop(Target.local(1), load, [], Rules(), LoadProgress(5, 3, 1, ended=2))
+    task = asyncio.create_task(show(loop, lambda *said: told.put_nowait(said), 0.001))
+    assert await told.get() == (0.0, "3 of 5 sent, 2 in flight")
+    loop.zero = time.perf_counter() - 60
+    await told.get()
+    assert await told.get() == (0.1, "3 of 5 sent, 2 in flight")
     task.cancel()
 
 

@@ -102,6 +102,15 @@ async def test_passing_failures_are_tried_again_and_lasting_ones_written():
     assert max(waits) == 8.0
 
 
+async def test_a_batch_says_how_far_it_is_at_its_begin_and_its_end():
+    said = []
+    server = Scripted({"a": [FULL]})
+    batch = BatchRun(server, lambda line: None, BatchConcurrency(8), "batch", sleep=Waits())
+    await batch.run([*work(*"abc"), BadLine("bad", "no")], said.append)
+    assert said[0].endswith(" at a time, 0 + 0 tokens")
+    assert said[-1] == "1 failed, 3 at a time, 1 sent again, 9 + 6 tokens"
+
+
 async def test_a_lost_server_and_an_unknown_key_end_the_run():
     gone = Scripted({"a": [Unavailable("gone")] * 9})
     with pytest.raises(Unavailable, match="gone"):

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from cluster.cli.main import main
+from cluster.doctor import machine
 
 DEMO = Path(__file__).parents[3] / "models" / "demo"
 
@@ -15,6 +16,20 @@ def test_this_machine_can_serve_a_tiny_model(capsys):
     subjects = {one["subject"]: one for one in json.loads(capsys.readouterr().out)}
     assert {"processor", "open files", "GPU", "HTTP port", "Redis", "model"} <= subjects.keys()
     assert subjects["model"]["severity"] == "ok"
+
+
+def test_a_finding_is_printed_before_the_next_look(tmp_path, monkeypatch, capsys):
+    seen = []
+
+    def look(*_):
+        seen.append(capsys.readouterr().out)
+        return ()
+
+    monkeypatch.setattr(machine, "look_at_files", look)
+    file = tmp_path / "tandem.yaml"
+    file.write_text("nothing: 1\n")
+    assert main(["doctor", "--config", str(file)]) == 2
+    assert len(seen) == 1 and "  processor: " in seen[0]
 
 
 def test_a_wrong_configuration_is_said_by_line(tmp_path, capsys):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -39,6 +41,30 @@ def test_status_is_a_table_or_json(capsys: pytest.CaptureFixture[str], router: R
     assert data["healthy"] is True
     assert data["replicas"][0]["blocks"]["used"] == 3
     assert data["replicas"][0]["start_s"] == {"weights": 4.0, "check": 0.5}
+
+
+def test_a_status_that_is_wider_than_the_terminal_has_its_blocks_below(
+    capsys: pytest.CaptureFixture[str], router: Router, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ("status", "--address", router.address)
+    _, piped, _ = run(capsys, *command)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "200")
+    assert run(capsys, *command)[1] == piped
+    monkeypatch.setenv("COLUMNS", "80")
+    _, out, _ = run(capsys, *command)
+    lines = out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert [line.split()[-2:] for line in lines[:4]] == [
+        ["waiting", "running"],
+        ["5", "0"],
+        ["0", "4"],
+        [],
+    ]
+    assert [line.split() for line in lines[4:]] == [
+        ["id", "total", "used", "cached", "leased", "quarantined", "orphaned"],
+        ["prefill#a", "64", "3", "2", "1", "0", "0"],
+    ]
 
 
 def test_status_exits_1_when_a_pool_is_missing(
@@ -137,6 +163,23 @@ def test_a_rollout_outlives_a_router_that_ends_before_it_answers(
     router.admin.cut_off = 2
     code, out, _ = run(capsys, "rollout", "--address", router.address)
     assert (code, out) == (0, "v serves; what the one before it has begun goes on to its end\n")
+
+
+def test_an_interrupted_restart_says_that_it_goes_on(
+    capsys: pytest.CaptureFixture[str], router: Router, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    router.admin.cut_off = 1_000_000
+    signals = [signal.SIGINT]
+
+    def interrupt(context: object) -> None:
+        if signals:
+            os.kill(os.getpid(), signals.pop())
+
+    monkeypatch.setattr(router.admin, "note", interrupt)
+    code, out, err = run(capsys, "restart", "--address", router.address)
+    assert (code, out) == (130, "")
+    told = "tandem: it goes on; `tandem status --json` tells how far it is\n"
+    assert err.removeprefix("restart: 0 s, between two routers\n") == told
 
 
 def test_a_restart_is_a_rollout_of_what_runs(

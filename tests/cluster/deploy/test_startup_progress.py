@@ -5,15 +5,17 @@ from __future__ import annotations
 import io
 import os
 import pty
+import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import TextIO
 
 import pytest
 
 from cluster.deploy import startup_progress
-from cluster.deploy.startup_progress import StartupProgress
+from cluster.deploy.startup_progress import DeploymentState, StartupProgress
 from cluster.discovery.starting_replicas import READY, StartingReplica
 
 A = StartingReplica("decode#a", "decode", "import")
@@ -65,6 +67,24 @@ def test_a_pipe_gets_a_line_for_each_change_and_now_and_then(clock: Clock) -> No
     ]
 
 
+def test_a_pipe_hears_now_and_then_how_many_are_ready_while_none_says_more(clock: Clock) -> None:
+    out, told = io.StringIO(), Told()
+    progress = StartupProgress(out)
+    with progress.following(told.look):
+        for second in range(22):
+            clock.now = 100.0 + second
+            told.replicas = [A] if second == 5 else []
+            running = 1 if second > 8 else 0
+            progress.replicas({"router": DeploymentState("router", 3, running, "UPDATING")})
+    assert out.getvalue().splitlines() == [
+        "   0.0 s  0 of 3 ready",
+        "   5.0 s  decode#a: import",
+        "   9.0 s  router 1/3",
+        "   9.0 s  1 of 3 ready",
+        "  19.0 s  1 of 3 ready",
+    ]
+
+
 def test_the_lines_of_many_replicas_are_bounded_and_each_gets_its_turn(clock: Clock) -> None:
     out, told = io.StringIO(), Told()
     progress = StartupProgress(out)
@@ -80,13 +100,13 @@ def test_the_lines_of_many_replicas_are_bounded_and_each_gets_its_turn(clock: Cl
     assert all(f"#{number:02}:" in out.getvalue() for number in range(20))
 
 
-def test_a_terminal_gets_bars_that_vanish_and_lines_above_them(
+@pytest.fixture
+def terminal(
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+) -> Iterator[tuple[TextIO, Callable[[], str]]]:
+    """A terminal, and what it was shown once its file is closed."""
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(startup_progress, "POLL_S", 0.0)
-    told = Told()
-    main, terminal = pty.openpty()
+    main, end = pty.openpty()
     shown = bytearray()
 
     def read() -> None:
@@ -94,19 +114,59 @@ def test_a_terminal_gets_bars_that_vanish_and_lines_above_them(
             while True:
                 shown.extend(os.read(main, 1 << 16))
 
+    def text() -> str:
+        reader.join(30)
+        return shown.decode()
+
     reader = threading.Thread(target=read)
     reader.start()
-    with os.fdopen(terminal, "w") as out:
+    out = os.fdopen(end, "w")
+    yield out, text
+    out.close()
+    reader.join(30)
+    os.close(main)
+
+
+def test_a_stage_under_way_is_seen_and_stays_as_a_line_once_it_has_ended(
+    terminal: tuple[TextIO, Callable[[], str]],
+) -> None:
+    out, shown = terminal
+    with out:
+        progress = StartupProgress(out)
+        with progress.doing("ray"):
+            progress.say("a word of Ray")
+        with suppress(KeyboardInterrupt), progress.doing("serve"):
+            raise KeyboardInterrupt
+    text = shown()
+    assert re.search(r"ray .*━ *.* 0 s", text) and "a word of Ray\r\n" in text
+    assert re.search(r" \d\.\d s  ray\r\n", text) and "s  serve" not in text
+    assert text.endswith("\x1b[?25h\r\x1b[1A\x1b[2K")
+
+
+def test_a_pipe_gets_a_stage_once_it_has_ended(clock: Clock) -> None:
+    out = io.StringIO()
+    with StartupProgress(out).doing("ray"):
+        clock.now += 5
+        assert not out.getvalue()
+    assert out.getvalue() == "   5.0 s  ray\n"
+
+
+def test_a_terminal_gets_bars_that_vanish_and_lines_above_them(
+    terminal: tuple[TextIO, Callable[[], str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(startup_progress, "POLL_S", 0.0)
+    told = Told()
+    out, shown = terminal
+    with out:
         progress = StartupProgress(out)
         with progress.following(told.look):
             told.replicas = [replace(READS, id=f"[decode#{number}]") for number in range(20)]
-            progress.replicas({})
+            progress.replicas({"decode": DeploymentState("decode", 21, 1, "UPDATING")})
             progress.say("a [line] between")
             told.replicas = [replace(A, stage=READY, weights_bytes=10**9, weights_s=2.0)]
         progress.say("ready")
-    reader.join(30)
-    os.close(main)
-    text = shown.decode()
+    text = shown()
+    assert "all" in text and "1 of 21 ready" in text
     assert "[decode#0]" in text and "42.0 GB of 140 GB" in text and "4 more" in text
     assert "[decode#16]" not in text
     assert "a [line] between" in text

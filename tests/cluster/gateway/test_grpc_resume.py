@@ -23,11 +23,6 @@ Cancel = inference_pb2.CancelRequest
 
 
 @pytest.fixture
-def generator() -> ScriptedGenerator:
-    return ScriptedGenerator()
-
-
-@pytest.fixture
 async def stub(generator) -> AsyncIterator[inference_pb2_grpc.InferenceStub]:
     server = await start(generator)
     async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as opened:

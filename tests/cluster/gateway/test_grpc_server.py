@@ -18,16 +18,10 @@ from cluster.api.error_mapping import TABLE
 from cluster.gateway.grpc_server import SERVICE, start
 from engine import errors
 from tandem_client.protos import inference_pb2, inference_pb2_grpc
-from tests.cluster.scripted_generator import ScriptedGenerator
 from tests.eventually import eventually
 
 Request = inference_pb2.GenerateRequest
 Sampling = inference_pb2.Sampling
-
-
-@pytest.fixture
-def generator() -> ScriptedGenerator:
-    return ScriptedGenerator()
 
 
 @pytest.fixture

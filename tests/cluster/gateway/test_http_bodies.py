@@ -29,11 +29,6 @@ LOCAL = "http://localhost"
 
 
 @pytest.fixture
-def generator() -> ScriptedGenerator:
-    return ScriptedGenerator()
-
-
-@pytest.fixture
 async def client(generator) -> AsyncIterator[httpx.AsyncClient]:
     async with asking(generator, max_body_bytes=64 * 1024) as opened_client:
         yield opened_client

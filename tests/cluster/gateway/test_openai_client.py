@@ -19,15 +19,9 @@ from cluster.api import (
 from engine import errors
 from engine.types.sampling_params import SamplingParams
 from tests.cluster.gateway.http_listener import front_end
-from tests.cluster.scripted_generator import ScriptedGenerator
 from tests.eventually import eventually
 
 HELLO = [{"role": "user", "content": "hello there"}]
-
-
-@pytest.fixture
-def generator() -> ScriptedGenerator:
-    return ScriptedGenerator()
 
 
 @pytest.fixture

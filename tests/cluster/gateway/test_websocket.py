@@ -22,17 +22,11 @@ from cluster.gateway import websocket_session
 from cluster.tenants.api_keys import FileKeys
 from engine.errors import Overloaded
 from tests.cluster.gateway.http_listener import front_end
-from tests.cluster.scripted_generator import ScriptedGenerator
 from tests.eventually import eventually
 
 PATH = "/v1/stream"
 HELLO = {"type": "chat", "messages": [{"role": "user", "content": "hello there"}]}
 TEXT = {"type": "completion", "prompt": "hello there"}
-
-
-@pytest.fixture
-def generator() -> ScriptedGenerator:
-    return ScriptedGenerator()
 
 
 @asynccontextmanager

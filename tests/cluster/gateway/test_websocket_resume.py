@@ -16,11 +16,6 @@ from tests.cluster.scripted_generator import ScriptedGenerator
 from tests.eventually import eventually
 
 
-@pytest.fixture
-def generator() -> ScriptedGenerator:
-    return ScriptedGenerator()
-
-
 @asynccontextmanager
 async def router(generator) -> AsyncIterator[ClientConnection]:
     """A socket to a router with the journal of `generator`."""

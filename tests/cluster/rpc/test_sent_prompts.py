@@ -16,8 +16,8 @@ from protos.calls_pb2 import Command, ForgetPrompt, RouterMessage
 from protos.decode_pb2 import DecodeRequest
 from protos.shared_prompt import SharedPrompt, sequence_from_proto
 from protos.wire.framing import Wire
+from tests.cluster.rpc.call_rig import Taker
 from tests.cluster.rpc.ports import CallPort
-from tests.cluster.rpc.test_calls import Taker
 from tests.eventually import eventually
 from tests.protos.wire.rig import connector
 

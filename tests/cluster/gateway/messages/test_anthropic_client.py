@@ -43,11 +43,6 @@ CALLS = [
 
 
 @pytest.fixture
-def generator() -> ScriptedGenerator:
-    return ScriptedGenerator()
-
-
-@pytest.fixture
 async def client(generator) -> AsyncIterator[anthropic.AsyncAnthropic]:
     async with front_end(generator) as port, client_of(port) as opened:
         yield opened
