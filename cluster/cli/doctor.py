@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from cluster.doctor.findings import (
     Finding,
@@ -13,6 +14,10 @@ from cluster.doctor.findings import (
     exit_code,
     looked_at,
 )
+
+if TYPE_CHECKING:
+    from cluster.doctor.gpus import Gpu
+    from cluster.doctor.machine import Machine
 
 
 def add_doctor(parser: argparse.ArgumentParser) -> None:
@@ -36,17 +41,17 @@ def doctor(options: argparse.Namespace) -> int:
 
 def _findings(options: argparse.Namespace) -> Iterator[Finding]:
     from cluster.config.schema import load_config
-    from cluster.doctor import gpus, kubernetes, machine, model_files, network, placement
-    from engine.cpu.core_sharing import usable_cores
+    from cluster.doctor import kubernetes, machine, model_files, network, placement
     from engine.errors import ConfigError
 
     here = machine.Machine()
-    yield from looked_at("processor", machine.look_at_processors, here, usable_cores())
+    yield from looked_at("processor", _processors, here)
     yield from looked_at("scheduling", machine.look_at_scheduling, here)
+    yield from looked_at("clock", machine.look_at_clock)
     yield from looked_at("open files", machine.look_at_files)
     yield from looked_at("shared memory", machine.look_at_shared_memory)
-    devices = gpus.gpus_here()
-    yield from looked_at("GPU", gpus.look_at_gpus, devices, gpus.nccl_here())
+    devices: list[Gpu] = []
+    yield from looked_at("GPU", _gpus, devices)
     yield from looked_at("locked memory", machine.look_at_locked_memory, len(devices))
     try:
         overrides = {} if options.model is None else {"model.path": options.model}
@@ -60,8 +65,23 @@ def _findings(options: argparse.Namespace) -> Iterator[Finding]:
     yield from looked_at("ports", network.look_at_ports, config)
     yield from looked_at("ray.shares", placement.look_at_placement, config, len(devices))
     yield from looked_at("Redis", network.look_at_redis, config)
-    yield from looked_at("model", model_files.look_at_model, config, devices, _free_bytes())
+    yield from looked_at("model", lambda: model_files.look_at_model(config, devices, _free_bytes()))
     yield from looked_at("Kubernetes", kubernetes.look_at_kubernetes)
+
+
+def _processors(here: Machine) -> Iterator[Finding]:
+    from cluster.doctor.machine import look_at_processors
+    from engine.cpu.core_sharing import usable_cores
+
+    yield from look_at_processors(here, usable_cores())
+
+
+def _gpus(found: list[Gpu]) -> Iterator[Finding]:
+    """Look at the GPUs, and add them to `found`."""
+    from cluster.doctor.gpus import gpus_here, look_at_gpus, nccl_here
+
+    found += gpus_here()
+    yield from look_at_gpus(found, nccl_here())
 
 
 def _free_bytes() -> int:

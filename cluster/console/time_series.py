@@ -108,8 +108,12 @@ class TimeSeries:
     def ended(
         self, at: float, endpoint: str, itl_s: float | None, longest_s: float, *, failed: bool
     ) -> None:
-        """Count a request that ended, with its ITL where that was not counted while it ran."""
-        step = self._step(at, endpoint)
+        """Count a request that ended, with its ITL where that was not counted while it ran.
+
+        A request that fails may name any endpoint, so its name takes no place from others.
+        """
+        is_known = endpoint in self._endpoints or not failed
+        step = self._step(at, endpoint if is_known else _OTHERS)
         step.ended += 1
         step.failed += failed
         if itl_s is not None:
@@ -169,7 +173,7 @@ class TimeSeries:
         return tenants.setdefault(tenant, _TenantStep())
 
     def _step(self, at: float, endpoint: str) -> _SeriesStep:
-        if endpoint not in self._endpoints:
+        if endpoint not in self._endpoints and endpoint != _OTHERS:
             if len(self._endpoints) < _MOST_ENDPOINTS:
                 self._endpoints.add(endpoint)
             else:

@@ -49,7 +49,7 @@ def as_text(findings: Iterable[Finding]) -> str:
     for one in findings:
         lines.append(plain(f"{one.severity.value:7}  {one.subject}: {one.found}"))
         if one.change:
-            lines.append(f"         -> {one.change}")
+            lines.append(plain(f"         -> {one.change}"))
     return "\n".join(lines)
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import resource
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +14,9 @@ from cluster.doctor.findings import Finding, Severity
 _GIB = 1 << 30
 # What the compute kernels ask for, best first (engine/kernels/cpu).
 _VECTORS = ("amx_bf16", "avx512_bf16", "avx512f", "avx2")
+# What the kernel answers where nothing keeps the clock, from <sys/timex.h>, and more bytes than its
+# `struct timex` has.
+_TIME_ERROR, _TIMEX_BYTES = 5, 512
 # Bound: files of a router with its default number of requests (`cluster/gateway/connections`).
 _LEAST_FILES = 4096
 
@@ -94,3 +98,23 @@ def look_at_shared_memory(folder: Path = Path("/dev/shm")) -> Iterator[Finding]:
         yield Finding("shared memory", Severity.WARNING, f"{free >> 20} MiB free", change)
     else:
         yield Finding("shared memory", Severity.OK, f"{free / _GIB:.1f} GiB free in {folder}")
+
+
+def clock_state() -> int:
+    """What the kernel says of this machine's clock (adjtimex(2)); negative where it says nothing.
+
+    Raises AttributeError where the C library has no such call.
+    """
+    # No mode is set in the zeroed struct, so the call only asks.
+    return int(ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(_TIMEX_BYTES)))
+
+
+def look_at_clock(state: Callable[[], int] = clock_state) -> Iterator[Finding]:
+    """Whether something keeps the clock: rows and traces of several hosts are compared by it."""
+    found = state()
+    if found in (_TIME_ERROR, -1):
+        what = "nothing is known to keep it" if found == _TIME_ERROR else "the kernel says nothing"
+        change = "with several hosts, run chrony or ntpd on each, outside the container"
+        yield Finding("clock", Severity.NOTE, what, change)
+    else:
+        yield Finding("clock", Severity.OK, "kept by NTP or PTP")

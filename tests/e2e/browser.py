@@ -37,16 +37,25 @@ async def browser() -> AsyncIterator[Any]:
 
 @asynccontextmanager
 async def page_of(
-    chromium: Any, url: str, *, size: dict[str, int] = DESKTOP, scheme: str = "light"
+    chromium: Any,
+    url: str,
+    *,
+    size: dict[str, int] = DESKTOP,
+    scheme: str = "light",
+    tolerated: str = "status of 4",
 ) -> AsyncIterator[Any]:
-    """A page at that address. At its end nothing was asked of other hosts, and no script failed."""
+    """A page at that address. At its end nothing was asked of other hosts, and no script failed.
+
+    Messages of the browser's console with the text `tolerated` tell of no fault, nor do refusals.
+    """
     context = await chromium.new_context(viewport=size, color_scheme=scheme)
     context.set_default_timeout(_WAIT_MS)
     page = await context.new_page()
     origin, asked, faults = "/".join(url.split("/")[:3]), [], []
     page.on("request", lambda request: asked.append(request.url))
     page.on("pageerror", lambda error: faults.append(str(error)))
-    page.on("console", lambda message: faults.append(message.text) if _is_fault(message) else None)
+    known = ("status of 4", tolerated)
+    page.on("console", lambda one: faults.append(one.text) if _is_fault(one, known) else None)
     try:
         await page.goto(url)
         yield page
@@ -56,9 +65,9 @@ async def page_of(
     assert not faults
 
 
-def _is_fault(message: Any) -> bool:
-    """Whether a message of the console tells of a fault. Refusals are none."""
-    return message.type == "error" and "status of 4" not in message.text
+def _is_fault(message: Any, tolerated: tuple[str, ...]) -> bool:
+    """Whether a message of the console tells of a fault."""
+    return message.type == "error" and not any(text in message.text for text in tolerated)
 
 
 @cache

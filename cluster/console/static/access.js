@@ -1,10 +1,11 @@
 // The operator's key, and calls to the router with it.
 
 import { byId, note, say } from "./dom.js";
-import { problemOf } from "./events.js";
+import { failureOf } from "./events.js";
 
 const KEPT = "tandem-operator-key";
 let asking = null;
+const waiting = [];
 
 function kept() {
   try {
@@ -41,6 +42,7 @@ export function askForKey(reason) {
       } catch {
         // The key lasts as long as the page.
       }
+      for (const one of waiting.splice(0)) one();
       return resolve(true);
     }, { once: true });
   });
@@ -49,14 +51,20 @@ export function askForKey(reason) {
   return asking;
 }
 
+/** Waits until there is a new key, whatever asked for it. */
+export const nextKey = () => new Promise((resolve) => waiting.push(resolve));
+
 /** The JSON that the router answers; asks for the key where the router wants one. */
 export async function call(path, options = {}) {
   for (;;) {
-    const response = await fetch(path, { ...options, headers: headers(), signal: AbortSignal.timeout(15000) });
+    const response = await fetch(path, { ...options, headers: headers(), signal: AbortSignal.timeout(15000) }).catch(() => {
+      throw new Error("the router does not answer");
+    });
     if (response.ok) return response.json();
-    const problem = await problemOf(response);
-    const refused = response.status === 401 || response.status === 403;
-    if (!refused || !(await askForKey(problem))) throw new Error(problem);
+    const { message, code } = await failureOf(response);
+    // No key helps where a proxy changes the origin.
+    const refused = response.status === 401 || (response.status === 403 && code !== "forbidden_origin");
+    if (!refused || !(await askForKey(message))) throw new Error(message);
   }
 }
 

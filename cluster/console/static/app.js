@@ -4,7 +4,7 @@ import { askForKey } from "./access.js";
 import { byId, note, say, show } from "./dom.js";
 import { drawCharts } from "./charts.js";
 import { follow, state } from "./feed.js";
-import { lasting } from "./format.js";
+import { clock, lasting } from "./format.js";
 import { drawPlayground, startPlayground } from "./playground.js";
 import { drawLinks, drawPools } from "./pools.js";
 import { drawRequests, startRequests } from "./requests.js";
@@ -25,7 +25,7 @@ const PAGES = {
   playground: drawPlayground,
 };
 
-const chosen = () => (location.hash.slice(1) in PAGES ? location.hash.slice(1) : "overview");
+const chosen = () => (Object.hasOwn(PAGES, location.hash.slice(1)) ? location.hash.slice(1) : "overview");
 
 function draw() {
   say(byId("model"), state.settings.model ?? "");
@@ -38,15 +38,19 @@ function draw() {
 function turn() {
   for (const name of Object.keys(PAGES)) show(byId(name), name === chosen());
   for (const link of document.querySelectorAll("nav a")) {
-    if (link.hash === `#${chosen()}`) link.setAttribute("aria-current", "page");
-    else link.removeAttribute("aria-current");
+    if (link.hash === `#${chosen()}`) {
+      link.setAttribute("aria-current", "page");
+      document.title = `${link.textContent} · Tandem console`;
+    } else link.removeAttribute("aria-current");
   }
   draw();
 }
 
 function told(text, live) {
-  say(byId("live"), live ? `live · ${state.router ?? ""}` : text);
+  const since = state.router ? `; the page shows ${clock(state.now)}` : "";
+  say(byId("live"), live ? `live · ${state.router ?? ""}` : `${text}${since}`);
   byId("live").classList.toggle("on", live);
+  document.body.classList.toggle("stale", !live);
 }
 
 let due = false;
@@ -62,6 +66,7 @@ function changed() {
 startRequests();
 startPlayground();
 addEventListener("hashchange", () => {
+  for (const name of ["request-dialog", "act-dialog"]) byId(name).close();
   turn();
   byId("main").focus({ preventScroll: true });
   scrollTo(0, 0);
@@ -75,7 +80,12 @@ addEventListener("resize", () => {
 document.addEventListener("visibilitychange", changed);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
 byId("key-button").addEventListener("click", async () => {
-  if (byId("live").classList.contains("on") && (await askForKey("The key is for what an operator does here."))) note("The key is used from now on.");
+  if (await askForKey("The key is for what an operator does here.")) note("The key is used from now on.");
+});
+// The address keeps the page that is shown.
+document.querySelector(".skip").addEventListener("click", (event) => {
+  event.preventDefault();
+  byId("main").focus();
 });
 turn();
 follow(changed, told);

@@ -1,7 +1,7 @@
 // The charts over time: TTFT and ITL by endpoint with their budgets, refusals by reason.
 
 import { byId, el, keyed, say } from "./dom.js";
-import { count, lasting, reasonName, seconds } from "./format.js";
+import { count, lasting, own, reasonName, seconds } from "./format.js";
 import { state } from "./feed.js";
 import { shownRise } from "./rise.js";
 
@@ -13,7 +13,8 @@ const colour = (name) => getComputedStyle(document.documentElement).getPropertyV
 
 /** The endpoints with points, the configured ones first. */
 function endpoints() {
-  const seen = new Set(Object.values(state.series).flatMap((step) => Object.keys(step)));
+  const isTold = ([, point]) => point.first_tokens || point.itl[0] !== null || Object.keys(point.refused).length;
+  const seen = new Set(Object.values(state.series).flatMap((step) => Object.entries(step).filter(isTold).map(([name]) => name)));
   const known = Object.keys(state.settings.endpoints).filter((name) => seen.has(name));
   return [...known, ...[...seen].filter((name) => !known.includes(name)).sort()];
 }
@@ -61,14 +62,17 @@ function refusals() {
 }
 
 function valueAt(time, name, valueOf) {
-  const point = state.series[time]?.[name];
+  const point = own(state.series[time] ?? {}, name);
   return point ? valueOf(point) : null;
 }
 
 function legend(id, entries, title, none = "Nothing to show yet.") {
   const place = byId(`${id}-legend`);
   const shown = entries.length ? entries : [{ name: none, colour: null, text: "" }];
-  keyed(place, shown, (one) => one.name, (one) => el("span", { class: "entry" }, one.colour === null ? null : el("i", { class: `swatch line-${one.colour}` }), el("b", {}, one.name), " ", el("span")), (child, one) => say(child.lastElementChild, one.text));
+  keyed(place, shown, (one) => one.name, (one) => el("span", { class: "entry" }, el("i"), el("b", {}, one.name), " ", el("span")), (child, one) => {
+    child.firstElementChild.className = one.colour === null ? "" : `swatch line-${one.colour}`;
+    say(child.lastElementChild, one.text);
+  });
   byId(`${id}-chart`).setAttribute("aria-label", `${title} over ${lasting(state.chart.window_s)}. ${shown.map((one) => `${one.name}: ${one.text}`).join(". ")}`);
 }
 

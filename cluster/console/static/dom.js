@@ -27,23 +27,28 @@ export function show(element, shown) {
   element.hidden = !shown;
 }
 
-/** Keeps a child of `parent` for each item by its key, in the order of the items. */
+/**
+ * Keeps a child of `parent` for each item by its key, in the order of the items. A child with the
+ * focus keeps it; where that child leaves, what can be focused around it gets the focus.
+ */
 export function keyed(parent, items, keyOf, create, update = () => {}) {
-  const known = new Map([...parent.children].map((child) => [child.dataset.key, child]));
+  const focused = parent.contains(document.activeElement) ? document.activeElement : null;
+  const wanted = new Map(items.map((item) => [keyOf(item), item]));
+  const known = new Map();
+  // What leaves goes first, because a child that has to move loses the focus.
+  for (const child of [...parent.children]) {
+    if (wanted.has(child.dataset.key)) known.set(child.dataset.key, child);
+    else child.remove();
+  }
   let before = parent.firstElementChild;
-  for (const item of items) {
-    const key = keyOf(item);
-    let child = known.get(key);
-    if (child === undefined) {
-      child = create(item);
-      child.dataset.key = key;
-    }
-    known.delete(key);
+  for (const [key, item] of wanted) {
+    const child = known.get(key) ?? create(item);
+    child.dataset.key = key;
     update(child, item);
     if (child === before) before = child.nextElementSibling;
     else parent.insertBefore(child, before);
   }
-  for (const child of known.values()) child.remove();
+  if (focused !== null && focused !== document.activeElement) (focused.isConnected ? focused : parent.closest("[tabindex]"))?.focus({ preventScroll: true });
 }
 
 /** Says a note for a while, at the lower edge of the page. */

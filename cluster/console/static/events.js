@@ -23,11 +23,15 @@ function field(lines, name) {
   return lines.find((line) => line.startsWith(name))?.slice(name.length);
 }
 
-/** The message of an answer that is an error. */
-export async function problemOf(response) {
+/** The message and the code of an answer that is an error. */
+export async function failureOf(response) {
   try {
-    return (await response.json()).error.message;
+    const { message, code } = (await response.json()).error;
+    return { message, code };
   } catch {
-    return `the router answered ${response.status}`;
+    return { message: `the router answered ${response.status}`, code: null };
   }
 }
+
+/** The message of an answer that is an error. */
+export const problemOf = async (response) => (await failureOf(response)).message;

@@ -1,13 +1,13 @@
 // The feed of the router, merged into one state. It comes back by itself, and asks for a key.
 
-import { askForKey, headers } from "./access.js";
+import { askForKey, headers, nextKey } from "./access.js";
 import { problemOf, readEvents } from "./events.js";
 
 const MOST_ROWS = 400;
 const SILENT_MS = 10000;
 
 /** The state as the router tells it. */
-export const state = { series: {}, rows: [], replicas: {}, running: { rows: [], count: 0, waiting: 0, stalled: 0 }, links: [], rises: [], tenants: {}, served: {}, canaries: [], missing: [], routers: {}, settings: { endpoints: {} }, cluster: {}, chart: { window_s: 0, step_s: 1 }, words: { stages: {}, reasons: {}, no_rise: "" }, now: 0 };
+export const state = { series: {}, rows: [], skipped: 0, replicas: {}, running: { rows: [], count: 0, waiting: 0, stalled: 0 }, links: [], rises: [], tenants: {}, served: {}, canaries: [], missing: [], routers: {}, settings: { endpoints: {} }, cluster: {}, chart: { window_s: 0, step_s: 1 }, words: { stages: {}, reasons: {}, no_rise: "" }, now: 0 };
 
 /** Follows the feed for ever; `changed(names)` is called after each event, `told(text, live)` on changes of the connection. */
 export async function follow(changed, told) {
@@ -22,8 +22,7 @@ export async function follow(changed, told) {
     if (problem.key) {
       if (!(await askForKey(problem.text))) {
         told("stopped: this console needs an operator's key", false);
-        await new Promise((resolve) => document.getElementById("key-button").addEventListener("click", resolve, { once: true }));
-        await askForKey(problem.text);
+        await nextKey();
       }
       continue;
     }
@@ -62,16 +61,21 @@ async function once(changed) {
 
 /** Merges an event; returns the names of the sections that changed. */
 function merge(whole, document) {
+  if (whole) state.skipped = 0;
   for (const [name, value] of Object.entries(document)) {
     if (!whole && name === "replicas") mergeReplicas(value);
     else if (!whole && name === "series") Object.assign(state.series, value);
     else if (!whole && name === "rows") state.rows = [...state.rows, ...value].slice(-MOST_ROWS);
-    else state[name] = value;
+    else if (!whole && name === "skipped") state.skipped += value;
+    else state[name] = name === "tenants" || name === "served" ? byName(value) : value;
   }
   const oldest = state.now - state.chart.window_s - 20;
   for (const at of Object.keys(state.series)) if (Number(at) < oldest) delete state.series[at];
   return new Set(Object.keys(document));
 }
+
+/** A table by names that anybody chose; it has no `constructor` of its own. */
+const byName = (table) => Object.assign(Object.create(null), table);
 
 function mergeReplicas(changes) {
   for (const [id, replica] of Object.entries(changes)) {

@@ -40,8 +40,12 @@ export function clock(at) {
 
 /** The id of a replica, short enough for a label. */
 export function short(id) {
-  return id.length > 18 ? `${id.slice(0, 17)}…` : id;
+  const characters = [...id];
+  return characters.length > 18 ? `${characters.slice(0, 17).join("")}…` : id;
 }
+
+/** A value by a name that anybody chose; nothing where the table has none of its own. */
+export const own = (table, name) => (Object.hasOwn(table, name) ? table[name] : undefined);
 
 /** A stage in words. */
 export const stageName = (stage) => state.words.stages[stage] ?? stage;

@@ -110,15 +110,14 @@ export function drawLinks() {
   if (!box.width) return;
   place.setAttribute("viewBox", `0 0 ${box.width} ${box.height}`);
   const known = new Map([...place.children].map((line) => [line.dataset.key, line]));
-  for (const [sender, receiver] of pairs()) {
-    const key = `${sender.dataset.key} ${receiver.dataset.key}`;
-    const found = links.find((one) => one.from === sender.dataset.key && one.to === receiver.dataset.key);
+  const rates = new Map(links.map((one) => [`${one.from} ${one.to}`, one.bytes_per_s]));
+  for (const [sender, receiver] of pairs(box.top)) {
+    const key = `${sender.id} ${receiver.id}`;
     const line = known.get(key) ?? place.appendChild(document.createElementNS(SVG, "path"));
     line.dataset.key = key;
     known.delete(key);
-    const [from, to] = [sender, receiver].map((one) => one.getBoundingClientRect()).map((one) => one.top + one.height / 2 - box.top);
-    line.setAttribute("d", `M0 ${from} C${box.width / 2} ${from} ${box.width / 2} ${to} ${box.width} ${to}`);
-    const speed = found?.bytes_per_s ?? 0;
+    line.setAttribute("d", `M0 ${sender.at} C${box.width / 2} ${sender.at} ${box.width / 2} ${receiver.at} ${box.width} ${receiver.at}`);
+    const speed = rates.get(key) ?? 0;
     line.setAttribute("class", speed ? "link moving" : "link");
     line.style.strokeWidth = `${speed ? 2 + Math.min(4, Math.log10(1 + speed / 1e4)) : 1}px`;
     line.style.animationDuration = `${Math.max(0.4, 3 - 0.6 * Math.log10(1 + speed / 1e4))}s`;
@@ -126,8 +125,13 @@ export function drawLinks() {
   for (const line of known.values()) line.remove();
 }
 
-function pairs() {
-  const senders = [...byId("pool-prefill").children];
-  const receivers = [...byId("pool-decode").children];
+/** Each prefill replica with each decode replica. All places are read before a line is drawn. */
+function pairs(top) {
+  const [senders, receivers] = ["prefill", "decode"].map((pool) =>
+    [...byId(`pool-${pool}`).children].map((card) => {
+      const box = card.getBoundingClientRect();
+      return { id: card.dataset.key, at: box.top + box.height / 2 - top };
+    }),
+  );
   return senders.flatMap((sender) => receivers.map((receiver) => [sender, receiver]));
 }

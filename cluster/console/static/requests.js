@@ -11,6 +11,7 @@ const MOST_SHOWN = 60;
 let found = null;
 let held = null;
 let oldest = 0;
+let opened = 0;
 
 /** Sets the page up. */
 export function startRequests() {
@@ -24,9 +25,10 @@ export function startRequests() {
     drawRequests();
   });
   byId("filter-paused").addEventListener("change", (event) => {
-    held = event.target.checked ? [...state.rows] : null;
+    held = event.target.checked ? { rows: [...state.rows], running: [...state.running.rows] } : null;
     drawRequests();
   });
+  byId("open-id").addEventListener("click", () => openRequest({ request_id: byId("filter-text").value.trim() }));
   byId("request-close").addEventListener("click", () => byId("request-dialog").close());
 }
 
@@ -36,17 +38,28 @@ export function drawRequests() {
   keyed(byId("filter-endpoint"), ["", ...endpoints], (name) => name, (name) => el("option", { value: name }, name || "all"));
   const legend = (name) => el("span", { class: "entry" }, el("i", { class: `swatch stage-${name}` }), stageName(name));
   keyed(byId("stage-legend"), Object.keys(state.words.stages), (name) => name, legend);
-  const running = state.running.rows.filter(isChosen);
+  const running = runningRows().filter(isChosen);
   oldest = Math.max(0, ...running.map((row) => state.now - row.received_at));
-  say(byId("running-count"), `${count(state.running.count)}, of which ${count(state.running.waiting)} without a first token, ${count(state.running.stalled)} stalled`);
+  say(byId("running-count"), `${count(state.running.count)}, of which ${count(state.running.waiting)} without a first token, ${count(state.running.stalled)} stalled${state.running.count > state.running.rows.length ? `; the ${state.running.rows.length} of longest waits, then the newest, are shown` : ""}`);
   keyed(byId("running-rows"), running, keyOf, runningRow, updateRunning);
-  const rows = found ?? [...(held ?? state.rows)].reverse();
+  const rows = found ?? [...(held?.rows ?? state.rows)].reverse();
   say(byId("ended-title"), found ? `Ended, the slowest in ${severalRouters() ? "the routers' memories" : "this router's memory"}` : "Ended, the newest first");
   show(byId("filter-live"), found !== null);
-  keyed(byId("ended-rows"), rows.filter(isChosen).slice(0, MOST_SHOWN), (row) => `${keyOf(row)} ${row.received_at}`, endedRow);
+  const chosen = rows.filter(isChosen);
+  const missed = state.skipped ? `; ${count(state.skipped)} more went by too fast for this page` : "";
+  say(byId("ended-count"), chosen.length > MOST_SHOWN ? `${MOST_SHOWN} of ${count(chosen.length)}${missed}` : missed.slice(2));
+  show(byId("ended-none"), !chosen.length && Boolean(byId("filter-text").value.trim()));
+  keyed(byId("ended-rows"), chosen.slice(0, MOST_SHOWN), (row) => `${keyOf(row)} ${row.received_at}`, endedRow);
 }
 
 const keyOf = (row) => `${row.router ?? ""} ${row.tenant} ${row.request_id}`;
+
+/** The rows of requests that run. Rows that are held keep their places, so that no button moves. */
+function runningRows() {
+  if (!held) return state.running.rows;
+  const now = new Map(state.running.rows.map((row) => [keyOf(row), row]));
+  return held.running.map((row) => now.get(keyOf(row)) ?? { ...row, gone: true });
+}
 
 function isChosen(row) {
   const text = byId("filter-text").value.trim().toLowerCase();
@@ -60,11 +73,12 @@ function isChosen(row) {
 function runningRow(row) {
   const stop = () => act("console/stop", { id: row.request_id, tenant: row.tenant }, `Stopped: ${row.request_id}`);
   const button = el("button", { type: "button", "aria-label": `stop ${row.request_id}`, on: { click: stop } }, "Stop");
-  return el("tr", {}, el("th", { scope: "row", title: row.request_id }, short(row.request_id)), el("td", {}, row.endpoint), el("td", {}, row.tenant), ...["Age", "TTFT", "Tokens", "Longest stall"].map(() => el("td", { class: "number" })), el("td"), el("td", { class: "stages" }, el("span", { class: "bar", role: "img" })), el("td", {}, button));
+  return el("tr", {}, el("th", { scope: "row", title: row.request_id }, short(row.request_id)), el("td", { title: row.endpoint }, row.endpoint), el("td", { title: row.tenant }, row.tenant), ...["Age", "TTFT", "Tokens", "Longest stall"].map(() => el("td", { class: "number" })), el("td"), el("td", { class: "stages" }, el("span", { class: "bar", role: "img" })), el("td", {}, button));
 }
 
 function updateRunning(child, row) {
   const cells = child.children;
+  if (row.gone) return say(cells[7], "has ended, or is not sent any more");
   say(cells[3], seconds(Math.max(0, state.now - row.received_at)));
   say(cells[4], row.ttft_s === null ? "waits" : seconds(row.ttft_s));
   say(cells[5], count(row.tokens));
@@ -78,7 +92,7 @@ function updateRunning(child, row) {
   cells[6].classList.toggle("problem", row.stall_s > 0);
   const router = routerOf(row) ? short(routerOf(row)) : "router";
   const reached = routerOf(row) ? `${router}: ${where}` : where;
-  say(cells[7], row.prefill_replica ? reached : row.waited_for ? `${router}: ${reasonName(row.waited_for)}` : router);
+  return say(cells[7], row.prefill_replica ? reached : row.waited_for ? `${router}: ${reasonName(row.waited_for)}` : router);
 }
 
 function endedRow(row) {
@@ -91,14 +105,16 @@ function endedRow(row) {
 /** Opens a request that ended as a waterfall with its words. */
 export async function openRequest(row) {
   const dialog = byId("request-dialog");
+  const turn = (opened += 1);
+  const put = (content) => turn === opened && byId("request-body").replaceChildren(content);
   say(byId("request-title"), `Request ${row.request_id}`);
-  byId("request-body").replaceChildren(el("p", { class: "quiet" }, "Asking the router."));
+  put(el("p", { class: "quiet" }, "Asking the router."));
   if (!dialog.open) dialog.showModal();
   try {
     const whole = await call(`console/request?${new URLSearchParams({ id: row.request_id, tenant: row.tenant ?? "" })}`);
-    byId("request-body").replaceChildren(explained(whole));
+    put(explained(whole));
   } catch (error) {
-    byId("request-body").replaceChildren(el("p", { class: "problem" }, error.message));
+    put(el("p", { class: "problem" }, error.message));
   }
 }
 

@@ -5,8 +5,11 @@ import { clock, lasting, percent, reasonName, seconds, stageName } from "./forma
 import { state } from "./feed.js";
 
 const LEAST_SHARE = 0.05;
+const SPEAK_MS = 15000;
 let chosen = null;
 let drawn = "";
+let spoken = null;
+let spokenAt = 0;
 
 /** The rise that is shown: the chosen endpoint's, or the largest one. */
 export function shownRise() {
@@ -17,11 +20,24 @@ export function shownRise() {
 export function drawRise() {
   const rise = shownRise();
   say(byId("headline"), headline(rise));
+  speak(rise);
   byId("headline").classList.toggle("slow", rise !== undefined || state.missing.length > 0);
   const now = JSON.stringify([state.rises, chosen]);
   if (now === drawn) return;
   drawn = now;
-  byId("rise").replaceChildren(...(rise ? panel(rise) : [el("p", { class: "quiet" }, state.words.no_rise)]));
+  const place = byId("rise");
+  const picks = place.contains(document.activeElement);
+  place.replaceChildren(...(rise ? panel(rise) : [el("p", { class: "quiet" }, state.words.no_rise)]));
+  if (picks) (place.querySelector("[aria-pressed=true]") ?? byId("main")).focus({ preventScroll: true });
+}
+
+/** Tells screen readers what is new in kind, and seldom: the headline's numbers move all the time. */
+function speak(rise) {
+  const kind = JSON.stringify([state.missing, rise?.endpoint, rise?.cause, mostRefused()?.[0]]);
+  if (kind === spoken || Date.now() < spokenAt + SPEAK_MS) return;
+  spoken = kind;
+  spokenAt = Date.now();
+  say(byId("told"), byId("headline").textContent);
 }
 
 function headline(rise) {
@@ -34,12 +50,18 @@ function headline(rise) {
 }
 
 function refusals() {
+  const most = mostRefused();
+  return most ? `Refused requests: ${most[1]}, most because ${reasonName(most[0])}.` : "";
+}
+
+/** The most frequent reason of refusals, and the number of all refusals; nothing without any. */
+function mostRefused() {
   const sums = {};
   for (const step of Object.values(state.series))
     for (const point of Object.values(step))
       for (const [reason, number] of Object.entries(point.refused)) sums[reason] = (sums[reason] ?? 0) + number;
   const [most] = Object.entries(sums).sort((a, b) => b[1] - a[1]);
-  return most ? `Refused requests: ${Object.values(sums).reduce((a, b) => a + b)}, most because ${reasonName(most[0])}.` : "";
+  return most && [most[0], Object.values(sums).reduce((a, b) => a + b)];
 }
 
 function panel(rise) {

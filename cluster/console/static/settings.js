@@ -6,13 +6,15 @@ import { byId, el } from "./dom.js";
 import { state } from "./feed.js";
 import { drawVersions } from "./versions.js";
 
+const AGAIN_MS = 10000;
 let fetched = null;
+let notBefore = 0;
 
-/** Draws the page; fetches the configuration once for a version. */
+/** Draws the page; fetches the configuration once for a version, and again where that failed. */
 export function drawSettings() {
   drawVersions();
   drawCanaries();
-  if (fetched !== state.settings.version && state.settings.version) {
+  if (fetched !== state.settings.version && state.settings.version && Date.now() >= notBefore) {
     fetched = state.settings.version;
     fetchSettings();
   }
@@ -24,6 +26,7 @@ async function fetchSettings() {
     byId("settings").replaceChildren(...Object.entries(configuration).map(section));
   } catch (error) {
     fetched = null;
+    notBefore = Date.now() + AGAIN_MS;
     byId("settings").replaceChildren(el("p", { class: "problem" }, error.message));
   }
 }

@@ -30,9 +30,8 @@ def choice(ttft_s=0.1, *, admitted_s=0.01, queue_s=0.02, prefill="prefill-0", **
 def row(name="r", at=NOW, *choices, **more):
     """A request that arrived at that time."""
     known = {"tenant": "acme", "total_s": 1.0, "prompt_tokens": 10} | more
-    return RequestRow(
-        name, "chat", "c0", known.pop("outcome", "ok"), received_at=at, **known, choices=choices
-    )
+    names = (name, known.pop("endpoint", "chat"), "c0", known.pop("outcome", "ok"))
+    return RequestRow(*names, received_at=at, **known, choices=choices)
 
 
 class ScriptedSource:

@@ -53,6 +53,17 @@ def test_a_first_token_and_a_transfer_count_once_though_the_request_runs_and_end
     assert first_tokens(model.changes()) == 2
 
 
+def test_names_of_requests_that_fail_take_no_place_from_endpoints():
+    source = ScriptedSource()
+    model = model_of(source)
+    for number in range(40):
+        failed = row(f"r{number}", NOW - 2, endpoint=f"guess {number}", outcome="NotFound")
+        source.rows.add(failed)
+    source.rows.add(row("good", NOW - 2, choice()))
+    (step,) = model.changes()["series"].values()
+    assert {name: point["ended"] for name, point in step.items()} == {"other": 40, "chat": 1}
+
+
 async def test_rows_that_come_meanwhile_count_once_and_spoil_nothing():
     class Rows(RequestStore):
         def after(self, number):

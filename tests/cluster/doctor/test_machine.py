@@ -9,6 +9,8 @@ import pytest
 from cluster.doctor.findings import Severity
 from cluster.doctor.machine import (
     Machine,
+    clock_state,
+    look_at_clock,
     look_at_files,
     look_at_locked_memory,
     look_at_processors,
@@ -73,3 +75,16 @@ def test_locked_memory_matters_with_gpus_alone():
 def test_shared_memory_must_be_there(tmp_path):
     assert only(look_at_shared_memory(tmp_path / "none")).severity is Severity.WARNING
     assert only(look_at_shared_memory(tmp_path)).subject == "shared memory"
+
+
+@pytest.mark.parametrize(
+    ("state", "severity", "said"),
+    [(0, Severity.OK, "NTP"), (5, Severity.NOTE, "nothing"), (-1, Severity.NOTE, "says nothing")],
+)
+def test_a_clock_that_nothing_keeps_is_told(state, severity, said):
+    found = only(look_at_clock(lambda: state))
+    assert found.severity is severity and said in found.found
+
+
+def test_the_kernel_is_asked_for_its_clock():
+    assert clock_state() in range(-1, 6)
