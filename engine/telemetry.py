@@ -60,7 +60,7 @@ class Metric:
             return
         if len(labels) != len(self.labels):
             raise ValueError(f"{self.name} has the labels {self.labels}, not {tuple(labels)}")
-        values = tuple(labels[name] for name in self.labels)
+        values = tuple(map(labels.__getitem__, self.labels))
         for sink in sinks:
             sink(value, values)
 

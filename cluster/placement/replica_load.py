@@ -7,7 +7,7 @@ requests.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -78,12 +78,12 @@ class ReplicaLoadTracker:
     """The known load of all replicas, by replica id."""
 
     def __init__(self) -> None:
-        self._loads: dict[str, _TrackedLoad] = {}
+        self._loads: defaultdict[str, _TrackedLoad] = defaultdict(_TrackedLoad)
         self._turn = 0
 
     def prompt(self, replica: str, prompt: PlacedPrompt, now: float) -> LoadShare:
         """Count a prompt that is placed on the replica, until its first token."""
-        backlog = self._of(replica).prompts
+        backlog = self._loads[replica].prompts
         key = backlog.add(prompt, now)
         return LoadShare(lambda: backlog.drop(key))
 
@@ -92,7 +92,7 @@ class ReplicaLoadTracker:
 
         The request is promised so many blocks, and an inter-token latency of at most `itl_s`.
         """
-        load = self._of(replica)
+        load = self._loads[replica]
         self._turn += 1
         load.last = self._turn
         one, promised = load.requests.add(1), load.blocks.add(blocks)
@@ -109,52 +109,47 @@ class ReplicaLoadTracker:
 
     def report(self, replica: str, load: ReplicaLoad, now: float) -> None:
         """Take a fresh report of the replica's load."""
-        known = self._of(replica)
+        known = self._loads[replica]
         known.prompts.report(load.prompt_tokens_due, now, load.batch_tokens_due)
         known.requests.report(load.waiting + load.running)
         known.blocks.report(load.blocks_promised)
 
     def unreport(self, replica: str) -> None:
         """Ignore the replica's last report, which is too old."""
-        load = self._of(replica)
+        load = self._loads[replica]
         for known in (load.prompts, load.requests, load.blocks):
             known.unreport()
 
     def backlog(self, replica: str) -> PrefillBacklog:
         """The prompts that wait on the replica for their first token."""
-        return self._of(replica).prompts
+        return self._loads[replica].prompts
 
     def requests(self, record: ReplicaRecord) -> int:
         """The requests on the replica, of all routers."""
-        tally = self._of(record.id).requests
+        tally = self._loads[record.id].requests
         if tally.reported:
             return round(tally.total)
         return max(tally.own, record.load.waiting + record.load.running)
 
     def blocks(self, record: ReplicaRecord) -> int:
         """The blocks promised on the replica, to requests of all routers."""
-        tally = self._of(record.id).blocks
+        tally = self._loads[record.id].blocks
         return round(tally.total) if tally.reported else max(tally.own, record.load.blocks_promised)
 
     def itl_s(self, replica: str) -> float:
         """The smallest inter-token latency promised there from here; infinity without a promise."""
-        return min(self._of(replica).itls_s, default=float("inf"))
+        return min(self._loads[replica].itls_s, default=float("inf"))
 
     def rank(self, record: ReplicaRecord) -> tuple[int, int]:
         """The sort key of the least loaded: the requests there, then the turn of the last one.
 
         A smaller turn is longer ago, so replicas of equal load take turns.
         """
-        return self.requests(record), self._of(record.id).last
+        return self.requests(record), self._loads[record.id].last
 
     def forget(self, living: Iterable[str]) -> None:
         """Drop replicas that are gone and have no requests from here."""
         living = set(living)
-        self._loads = {
-            name: load for name, load in self._loads.items() if load.requests.own or name in living
-        }
-
-    def _of(self, replica: str) -> _TrackedLoad:
-        if replica not in self._loads:
-            self._loads[replica] = _TrackedLoad()
-        return self._loads[replica]
+        for name, load in list(self._loads.items()):
+            if not load.requests.own and name not in living:
+                del self._loads[name]

@@ -215,14 +215,14 @@ class ChoiceStream:
         elif kind == "retired":
             self._state.times.ended(event.retired, call.sent_s)
             self._retired = True
-        if self._over:
+        if self._state.finished and self._over:
             self._settle(None)
 
     @property
     def _over(self) -> bool:
-        """Whether the choice is complete: the last token was sent, and decode has closed."""
+        """Whether decode, if it had a part in a choice whose last token was sent, has closed."""
         decoded = self._pair.local or len(self._state.output) > 1
-        return self._state.finished and (self._retired or not decoded)
+        return self._retired or not decoded
 
     def _take_first(self, first: prefill_pb2.FirstToken, sent_s: float) -> None:
         if self._pair.local:

@@ -12,7 +12,6 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import replace
 
 from cluster.admission.admission_queue import AdmissionQueue
 from cluster.admission.arrival import retry_key, size_of
@@ -156,8 +155,9 @@ class RequestPhases:
         """Prepare a request. The KV of the largest decode replica bounds its `max_tokens`."""
         records = self._pools.healthy("decode")
         most = max((token_capacity(record) for record in records), default=None)
-        prepared = await self._preprocessor.prepare(request, account.request_id, most)
-        return replace(prepared, traceparent=account.traceparent)
+        return await self._preprocessor.prepare(
+            request, account.request_id, most, account.traceparent
+        )
 
     async def _adopt_choice(
         self,

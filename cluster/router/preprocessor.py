@@ -73,7 +73,11 @@ class Preprocessor:
         return self._card
 
     async def prepare(
-        self, request: GenerateRequest, request_id: str, capacity_tokens: int | None
+        self,
+        request: GenerateRequest,
+        request_id: str,
+        capacity_tokens: int | None,
+        traceparent: str = "",
     ) -> PreparedRequest:
         """Check and complete a request; raises InvalidRequest, PromptTooLong or NotFound.
 
@@ -82,7 +86,9 @@ class Preprocessor:
         """
         endpoint = self._endpoint(request)
         if isinstance(request.prompt, ScorePrompt):
-            return await self._prepare_scoring(request, request.prompt, request_id, endpoint)
+            return await self._prepare_scoring(
+                request, request.prompt, request_id, endpoint, traceparent
+            )
         request.sampling.check(self._card.vocabulary)
         check_choices(request.n)
         check_tenant(request.tenant)
@@ -115,6 +121,7 @@ class Preprocessor:
             tenant=request.tenant,
             chain=chain,
             form=form,
+            traceparent=traceparent,
         )
 
     async def count(self, model: str, prompt: ChatPrompt) -> int:
@@ -148,6 +155,7 @@ class Preprocessor:
         prompt: ScorePrompt,
         request_id: str,
         endpoint: EndpointConfig,
+        traceparent: str,
     ) -> PreparedRequest:
         request.sampling.check(self._card.vocabulary)
         check_tenant(request.tenant)
@@ -171,6 +179,7 @@ class Preprocessor:
             chain=chain,
             scored_from=scored_from,
             top=min(prompt.top, self._card.vocabulary),
+            traceparent=traceparent,
         )
 
     async def _shared(

@@ -78,23 +78,17 @@ class StreamMetrics:
         self._count = self._earlier
 
     def take(self, event: Scored | Tokens | Progress) -> None:
-        """Pass on an event of the choice."""
-        if isinstance(event, Tokens):
-            self.tokens(event)
-            return
+        """Pass on an event of the choice, and note when its tokens came."""
         self._emit(event)
         if isinstance(event, Scored):
             metrics.SCORED.inc(len(event.scores.logprobs), **self._labels)
-
-    def tokens(self, tokens: Tokens) -> None:
-        """Pass on tokens, and note when they came."""
-        self._emit(tokens)
-        if self._assignment.request.scored_from is not None:
-            return  # the token behind scores is not part of an answer
+        # The token behind scores is not part of an answer.
+        if not isinstance(event, Tokens) or self._assignment.request.scored_from is not None:
+            return
         now = time.monotonic()
         self._came_s.append(now)
-        self._count += len(tokens.ids)
-        if self._ttfmt_s is None and self._means(tokens):
+        self._count += len(event.ids)
+        if self._ttfmt_s is None and self._means(event):
             self._ttfmt_s = now - self.times.began_s
             metrics.TTFMT.observe(self._ttfmt_s, **self._labels)
 

@@ -228,10 +228,10 @@ class _Connection:
             # A first token is the first event of its call, so it overtakes no event of that call.
             if event.HasField("first_token"):
                 self._dispatch(event)
+                self._count()
             else:
                 self._waiting += 1
                 self._dispatcher.add(partial(self._next, event))
-        self._count()
         if self._waiting > _MOST_WAITING:
             self._wire.pause()
 
@@ -249,15 +249,6 @@ class _Connection:
         if event.HasField("ended"):
             self._forget(event.call)
         self._tokens += len(event.tokens.ids) or len(event.first_token.tokens.ids)
-        self._give(receiver, event)
-
-    def _count(self) -> None:
-        """Count all tokens that came together at once."""
-        if self._tokens and (not self._waiting or self._tokens >= _COUNTED):
-            metrics.GENERATED.inc(self._tokens)
-            self._tokens = 0
-
-    def _give(self, receiver: CallReceiver, event: CallEvent) -> None:
         try:
             receiver.take(event)
         except Exception:
@@ -265,6 +256,12 @@ class _Connection:
             self.cancel(event.call)
             self._forget(event.call)
             receiver.lost(Internal("internal error"))
+
+    def _count(self) -> None:
+        """Count all tokens that came together at once."""
+        if self._tokens and (not self._waiting or self._tokens >= _COUNTED):
+            metrics.GENERATED.inc(self._tokens)
+            self._tokens = 0
 
     def _forget(self, number: int) -> None:
         self._receivers.pop(number, None)

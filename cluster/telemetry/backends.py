@@ -36,15 +36,12 @@ class PrometheusBackend:
             histogram = prometheus_client.Histogram(
                 metric.name, metric.description, buckets=metric.buckets, **arguments
             )
-            observed = _children(histogram)
-            return lambda value, labels: observed(labels).observe(value)
+            return _sink(histogram, "observe")
         if metric.kind == "gauge":
             gauge = prometheus_client.Gauge(metric.name, metric.description, **arguments)
-            shown = _children(gauge)
-            return lambda value, labels: shown(labels).set(value)
+            return _sink(gauge, "set")
         counter = prometheus_client.Counter(metric.name, metric.description, **arguments)
-        counted = _children(counter)
-        return lambda value, labels: counted(labels).inc(value)
+        return _sink(counter, "inc")
 
     def text(self) -> bytes:
         """All metrics in Prometheus' text format; its type is CONTENT_TYPE."""
@@ -133,17 +130,21 @@ class RayBackend:
                 log.exception("metrics could not be given to Ray")
 
 
-def _children(metric: Any) -> Callable[[tuple[str, ...]], Any]:
-    """Finds the series of given labels; the library's own search is slow beside a recording."""
-    known: dict[tuple[str, ...], Any] = {}
+def _sink(metric: Any, method: str) -> Sink:
+    """Records by that method of the series of given labels.
 
-    def child(labels: tuple[str, ...]) -> Any:
+    The library's own search for a series is slow beside a recording.
+    """
+    known: dict[tuple[str, ...], Callable[[float], None]] = {}
+
+    def record(value: float, labels: tuple[str, ...]) -> None:
         found = known.get(labels)
         if found is None:
-            found = known[labels] = metric.labels(*labels) if labels else metric
-        return found
+            series = metric.labels(*labels) if labels else metric
+            found = known[labels] = getattr(series, method)
+        found(value)
 
-    return child
+    return record
 
 
 def _tags(names: tuple[str, ...], labels: tuple[str, ...]) -> dict[str, str]:

@@ -123,13 +123,10 @@ class NonNegativeFit:
         return by
 
     def _solve(self) -> None:
+        factors = self.factors
         for _ in range(_SWEEPS):
             for row, anchor in enumerate(self._anchors):
                 moments = self._moments[row]
-                others = sum(
-                    moments[column] * factor
-                    for column, factor in enumerate(self.factors)
-                    if column != row
-                )
+                others = sum(map(mul, moments, factors)) - moments[row] * factors[row]
                 wanted = self._targets[row] + anchor * self._guess[row] - others
-                self.factors[row] = max(0.0, wanted / (moments[row] + anchor))
+                factors[row] = max(0.0, wanted / (moments[row] + anchor))

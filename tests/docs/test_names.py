@@ -37,7 +37,9 @@ def blocks(page: Page, *languages: str) -> list[str]:
 def test_settings_are_valid(page: Page) -> None:
     if page.path.stem not in ABOUT_THE_CHART:
         for text in blocks(page, "yaml"):
-            parse_config(yaml.safe_load(text), text)
+            found = yaml.safe_load(text)
+            if "scrape_configs" not in found:  # what is Prometheus's own
+                parse_config(found, text)
 
 
 @pytest.mark.parametrize("page", WRITTEN, ids=lambda page: str(page.path))

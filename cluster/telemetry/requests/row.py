@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
-from cluster.telemetry.requests.stages import FailoverSpan, stage_faults, stages_of
+from cluster.telemetry.requests.stages import FailoverSpan, stage_faults, stage_marks
 
 # How a choice gets its KV: from prefill by a transfer, from decode itself, or it needs none.
 Route = Literal["handed_over", "local", "prefill_only"]
@@ -184,7 +184,7 @@ def whole(row: RequestRow) -> dict[str, Any]:
     for choice in row.choices:
         stages = [
             {"stage": one.stage, "begin_s": round(one.begin_s, 6), "end_s": round(one.end_s, 6)}
-            for one in stages_of(choice)
+            for one in stage_marks(choice)
         ]
         choices.append(_known(choice, _CHOICE_FIELDS) | {"stages": stages})
     return _known(row, _REQUEST_FIELDS) | {"choices": choices}

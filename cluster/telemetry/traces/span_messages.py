@@ -13,13 +13,7 @@ from functools import lru_cache
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, InstrumentationScope, KeyValue
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
-from opentelemetry.proto.trace.v1.trace_pb2 import (
-    ResourceSpans,
-    ScopeSpans,
-    Span,
-    SpanFlags,
-    Status,
-)
+from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span, SpanFlags, Status
 
 from cluster.telemetry.requests.row import RequestRow
 from cluster.telemetry.traces.stage_spans import Value, request_attributes, stage_spans
@@ -61,13 +55,15 @@ def export_request(
     resource: Resource, ended: Sequence[tuple[RequestSpan, RequestRow]]
 ) -> ExportTraceServiceRequest:
     """The spans of requests that ended, each with those of its stages before it."""
-    spans = [span for begun, row in ended for span in _spans_of(begun, row)]
-    scope = ScopeSpans(scope=_SCOPE, spans=spans)
-    whole = ResourceSpans(resource=resource, scope_spans=[scope])
-    return ExportTraceServiceRequest(resource_spans=[whole])
+    message = ExportTraceServiceRequest()
+    # Spans are made in their place, because protobuf copies what is put into another message.
+    scope = message.resource_spans.add(resource=resource).scope_spans.add(scope=_SCOPE)
+    for begun, row in ended:
+        _add_spans(scope, begun, row)
+    return message
 
 
-def _spans_of(begun: RequestSpan, row: RequestRow) -> list[Span]:
+def _add_spans(scope: ScopeSpans, begun: RequestSpan, row: RequestRow) -> None:
     trace_id, parent_id = begun.trace_id.to_bytes(16), begun.span_id.to_bytes(8)
     spans: list[Span] = []
     for stage in stage_spans(row):
@@ -75,7 +71,7 @@ def _spans_of(begun: RequestSpan, row: RequestRow) -> list[Span]:
         if broken is not None:
             links = [Span.Link(trace_id=trace_id, span_id=spans[broken].span_id, flags=_LOCAL)]
         spans.append(
-            Span(
+            scope.spans.add(
                 trace_id=trace_id,
                 span_id=new_id(64).to_bytes(8),
                 parent_span_id=parent_id,
@@ -88,10 +84,10 @@ def _spans_of(begun: RequestSpan, row: RequestRow) -> list[Span]:
                 flags=_LOCAL,
             )
         )
-    return [*spans, _whole(begun, row)]
+    _add_whole(scope, begun, row)
 
 
-def _whole(begun: RequestSpan, row: RequestRow) -> Span:
+def _add_whole(scope: ScopeSpans, begun: RequestSpan, row: RequestRow) -> None:
     events = []
     came_s = [one.ttft_s for one in row.choices if one.ttft_s is not None]
     if came_s:
@@ -99,7 +95,7 @@ def _whole(begun: RequestSpan, row: RequestRow) -> Span:
     status = None
     if row.failed and row.outcome != "cancelled":
         status = Status(code=Status.STATUS_CODE_ERROR, message=row.reason or row.outcome)
-    return Span(
+    scope.spans.add(
         trace_id=begun.trace_id.to_bytes(16),
         span_id=begun.span_id.to_bytes(8),
         parent_span_id=begun.parent_id.to_bytes(8) if begun.parent_id else b"",

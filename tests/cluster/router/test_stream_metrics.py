@@ -54,7 +54,7 @@ def begun(
 
 def say(record: StreamMetrics, clock: Clock, at_s: float, *texts: str) -> None:
     clock.now = BEGAN_S + at_s
-    record.tokens(Tokens(0, 0, tuple(range(len(texts))), "".join(texts)))
+    record.take(Tokens(0, 0, tuple(range(len(texts))), "".join(texts)))
 
 
 def summary(prefill: str = "prefill-0") -> ChoiceSummary:
