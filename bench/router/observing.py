@@ -6,7 +6,7 @@ On are the rows of the request log in files, a trace of each request, which a co
 and the console with viewers. It is the same process with and without, because two processes of one
 router differ by 10 %. The router has a core for itself, if there are several, and all other
 processes share the rest. On two cores these may bound tokens/s, and not the router; its CPU says
-what it pays.
+what it pays. In the end `unwatched_console` adds up what the console takes while nobody looks.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from bench.router.journal import full_speed
 from bench.router.main import PROBE, probe, spent_s
 from bench.router.site import Site, process_of, site_of
 from bench.router.stream_load import Taken, first_token_s
+from bench.router.unwatched_console import console_shares
 from cluster.api.event_streams import end
 from cluster.deploy.embedded_redis import EmbeddedRedis
 from cluster.work_progress import tracked
@@ -95,7 +96,15 @@ def _run(options: argparse.Namespace) -> dict[str, Figure]:
         site = stack.enter_context(site_of(redis.url, 0.0, observed=observed))
         for thread in Path(f"/proc/{site.router}/task").iterdir():
             os.sched_setaffinity(int(thread.name), cores[-1:])
-        return asyncio.run(_measure(site, options))
+        found = asyncio.run(_measure(site, options))
+    redis = EmbeddedRedis.start()
+    try:
+        load = (options.streams, options.seconds, options.viewers)
+        _, unwatched = console_shares(redis.url, *load)
+    finally:
+        redis.stop()
+    share = value_of(100 * unwatched.of_core, "% of a core", 1, "runs")
+    return found | {"console, nobody looks": share}
 
 
 async def _measure(site: Site, options: argparse.Namespace) -> dict[str, Figure]:

@@ -1,11 +1,11 @@
-"""Measures what the console costs a router while nobody looks at it.
+"""Measures what the console costs a router: with pages that look, and while nobody looks.
 
-    python -m bench.router.unwatched_console [--streams 500] [--seconds 5]
+    python -m bench.router.unwatched_console [--streams 500] [--seconds 5] [--viewers 3]
 
 The router runs in this process, and its clients in another one. A profile hook adds up the CPU of
 the event loop's thread in the console's own code. The hook slows this code down, so the share is an
-upper bound. A page looks first and leaves. So the hook is seen to find the console, and what the
-page leaves behind is measured, too.
+upper bound. The pages look first and leave. So the hook is seen to find the console, and what they
+leave behind is measured, too.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
@@ -36,7 +36,8 @@ from cluster.router.server import RouterServer
 _FOLDERS = (*cluster.console.__path__, *cluster.router.console.__path__)
 _STEP_MS = "500"
 _ANSWERS_S = 10.0
-_SETTLE_S = 1.0
+# Within this time a page that left is gone.
+_SETTLE_S = 3.0
 _PIECE = 1 << 16
 
 
@@ -77,19 +78,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--streams", type=int, default=500)
     parser.add_argument("--seconds", type=float, default=5.0, help="length of each measurement")
+    parser.add_argument("--viewers", type=int, default=3, help="open consoles")
     options = parser.parse_args()
     redis = EmbeddedRedis.start()
     try:
-        watched, unwatched = console_shares(redis.url, options.streams, options.seconds)
+        load = (options.streams, options.seconds, options.viewers)
+        watched, unwatched = console_shares(redis.url, *load)
     finally:
         redis.stop()
     print(f"{now()}; {as_line(describe_machine())}\n")
-    for name, one in (("one page looks", watched), ("nobody looks", unwatched)):
+    for name, one in ((f"{options.viewers} pages look", watched), ("nobody looks", unwatched)):
         print(f"{name}: {one.of_core:.3%} of a core, {one.calls_per_s:.1f} calls/s")
 
 
-def console_shares(url: str, streams: int, seconds: float) -> tuple[ConsoleShare, ConsoleShare]:
-    """The console's share while a page looks, and after it left. `url` is that of a directory."""
+def console_shares(
+    url: str, streams: int, seconds: float, viewers: int
+) -> tuple[ConsoleShare, ConsoleShare]:
+    """The console's share while pages look, and after they left. `url` is that of a directory."""
     with ExitStack() as stack:
         model = endless_model(Path(stack.enter_context(tempfile.TemporaryDirectory())))
         for pool in ("prefill", "decode"):
@@ -97,11 +102,11 @@ def console_shares(url: str, streams: int, seconds: float) -> tuple[ConsoleShare
             _, read = stack.enter_context(fake)
             read()
         with asyncio.Runner(loop_factory=new_loop) as runner:
-            return runner.run(_measure(url, model, streams, seconds))
+            return runner.run(_measure(url, model, streams, seconds, viewers))
 
 
 async def _measure(
-    url: str, model: str, streams: int, seconds: float
+    url: str, model: str, streams: int, seconds: float, viewers: int
 ) -> tuple[ConsoleShare, ConsoleShare]:
     config = config_for(url, model)
     router = await RouterServer.start(config, "router-0", Directory.of(config))
@@ -109,7 +114,9 @@ async def _measure(
     loads = ["grpc", router.grpc_address, "", str(streams), _STEP_MS]
     with process_of("bench.router.main", "--load", *loads) as (_, read):
         await asyncio.to_thread(read)
-        async with _page(router.http_address):
+        async with AsyncExitStack() as pages:
+            for _ in range(viewers):
+                await pages.enter_async_context(_page(router.http_address))
             watched = await _share(seconds)
         await asyncio.sleep(_SETTLE_S)
         unwatched = await _share(seconds)

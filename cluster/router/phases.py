@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 
 from cluster.admission.admission_queue import AdmissionQueue
 from cluster.admission.arrival import retry_key, size_of
