@@ -53,8 +53,8 @@ class WorkRate:
     def rate(self, now_s: float) -> float | None:
         """What is done a second; None in the first seconds, and where nothing gets done.
 
-        It is the mean as long as the piece under way, which counts as 1, takes no longer than the
-        pieces before. Then it sinks.
+        It is the mean while the piece under way, which counts as 1, takes no longer than the pieces
+        before. It sinks when that piece takes longer.
         """
         if not self._looks:
             return None
@@ -104,7 +104,7 @@ class WorkProgress:
     """Shows how far `what` is, with the time left where `total` is known.
 
     `unit` is what the total counts; the unit `s` is of work that lasts so many seconds. Use it as a
-    context. A terminal keeps a work that ended well, unless it has no total, and nothing else.
+    context. A terminal keeps the line of a work with a total that ended well, and no other line.
     """
 
     def __init__(

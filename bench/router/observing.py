@@ -21,7 +21,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, asynccontextmanager, nullcontext
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,20 +31,17 @@ from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_serv
 
 from bench.core.host_info import as_line, describe_machine, now
 from bench.core.markdown_tables import table
-from bench.core.results import Figure, Series, keep, value_of
+from bench.core.results import Figure, keep, series_of, value_of
 from bench.core.statistics import percentile
 from bench.router.journal import full_speed
 from bench.router.main import PROBE, probe, spent_s
 from bench.router.site import Site, process_of, site_of
 from bench.router.stream_load import Taken, first_token_s
-from bench.router.unwatched_console import console_shares
-from cluster.api.event_streams import end
+from bench.router.unwatched_console import console_shares, open_page
 from cluster.deploy.embedded_redis import EmbeddedRedis
 from cluster.work_progress import tracked
 
-_ANSWERS_S = 10.0
 _FRONT_ENDS = {"grpc": "gRPC", "http": "HTTP"}
-_PIECE = 1 << 16
 # Clients of short requests, and how long a router has for the rows and spans of the last ones.
 _CLIENTS = 8
 _SETTLE_S = 2.0
@@ -72,13 +69,7 @@ def main() -> None:
     print(f"{now()}; {as_line(machine)}\n\n{table(('observed over not', 'value'), rows)}")
     if options.results:
         conditions = {name: getattr(options, name) for name in ("streams", "seconds", "viewers")}
-        series = Series(
-            name="observed",
-            commit=machine["commit"],
-            date=machine["date"],
-            conditions=conditions,
-            figures=found,
-        )
+        series = series_of("observed", machine, conditions, found)
         keep(options.results, "router", machine, [series])
 
 
@@ -97,12 +88,7 @@ def _run(options: argparse.Namespace) -> dict[str, Figure]:
         for thread in Path(f"/proc/{site.router}/task").iterdir():
             os.sched_setaffinity(int(thread.name), cores[-1:])
         found = asyncio.run(_measure(site, options))
-    redis = EmbeddedRedis.start()
-    try:
-        load = (options.streams, options.seconds, options.viewers)
-        _, unwatched = console_shares(redis.url, *load)
-    finally:
-        redis.stop()
+    _, unwatched = console_shares(options.streams, options.seconds, options.viewers)
     share = value_of(100 * unwatched.of_core, "% of a core", 1, "runs")
     return found | {"console, nobody looks": share}
 
@@ -181,30 +167,14 @@ async def _first_token(site: Site, front_end: str, options: argparse.Namespace) 
 @asynccontextmanager
 async def _observed(site: Site, viewers: int) -> AsyncIterator[None]:
     """Rows, traces, and consoles that are open; ConnectionError where the router has none."""
-    address = site.front_ends["http"]
-    host, _, port = address.rpartition(":")
-    tasks, writers = [], []
     os.kill(site.router, signal.SIGUSR1)
     try:
-        for _ in range(viewers):
-            reader, writer = await asyncio.open_connection(host, int(port))
-            writers.append(writer)
-            writer.write(f"GET /console/feed HTTP/1.1\r\nhost: {address}\r\n\r\n".encode())
-            status = await asyncio.wait_for(reader.readline(), _ANSWERS_S)
-            if b" 200 " not in status:
-                raise ConnectionError(f"the console answered {status!r}")
-            tasks.append(asyncio.create_task(_read(reader)))
-        yield
+        async with AsyncExitStack() as pages:
+            for _ in range(viewers):
+                await pages.enter_async_context(open_page(site.front_ends["http"]))
+            yield
     finally:
         os.kill(site.router, signal.SIGUSR2)
-        for writer in writers:
-            writer.close()
-        await end(tasks)
-
-
-async def _read(reader: asyncio.StreamReader) -> None:
-    while await reader.read(_PIECE):
-        pass
 
 
 class _Collector(trace_service_pb2_grpc.TraceServiceServicer):

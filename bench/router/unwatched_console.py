@@ -4,8 +4,8 @@
 
 The router runs in this process, and its clients in another one. A profile hook adds up the CPU of
 the event loop's thread in the console's own code. The hook slows this code down, so the share is an
-upper bound. The pages look first and leave. So the hook is seen to find the console, and what they
-leave behind is measured, too.
+upper bound. The pages look first and leave, for two reasons: the first share shows that the hook
+finds the console, and the second share has what pages leave behind.
 """
 
 from __future__ import annotations
@@ -80,29 +80,24 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=5.0, help="length of each measurement")
     parser.add_argument("--viewers", type=int, default=3, help="open consoles")
     options = parser.parse_args()
-    redis = EmbeddedRedis.start()
-    try:
-        load = (options.streams, options.seconds, options.viewers)
-        watched, unwatched = console_shares(redis.url, *load)
-    finally:
-        redis.stop()
+    watched, unwatched = console_shares(options.streams, options.seconds, options.viewers)
     print(f"{now()}; {as_line(describe_machine())}\n")
     for name, one in ((f"{options.viewers} pages look", watched), ("nobody looks", unwatched)):
         print(f"{name}: {one.of_core:.3%} of a core, {one.calls_per_s:.1f} calls/s")
 
 
-def console_shares(
-    url: str, streams: int, seconds: float, viewers: int
-) -> tuple[ConsoleShare, ConsoleShare]:
-    """The console's share while pages look, and after they left. `url` is that of a directory."""
+def console_shares(streams: int, seconds: float, viewers: int) -> tuple[ConsoleShare, ConsoleShare]:
+    """The console's share while pages look, and after they left, beside that many streams."""
+    redis = EmbeddedRedis.start()
     with ExitStack() as stack:
+        stack.callback(redis.stop)
         model = endless_model(Path(stack.enter_context(tempfile.TemporaryDirectory())))
         for pool in ("prefill", "decode"):
-            fake = process_of("bench.router.fake_replicas", url, pool, model, "0.0")
+            fake = process_of("bench.router.fake_replicas", redis.url, pool, model, "0.0")
             _, read = stack.enter_context(fake)
             read()
         with asyncio.Runner(loop_factory=new_loop) as runner:
-            return runner.run(_measure(url, model, streams, seconds, viewers))
+            return runner.run(_measure(redis.url, model, streams, seconds, viewers))
 
 
 async def _measure(
@@ -116,7 +111,7 @@ async def _measure(
         await asyncio.to_thread(read)
         async with AsyncExitStack() as pages:
             for _ in range(viewers):
-                await pages.enter_async_context(_page(router.http_address))
+                await pages.enter_async_context(open_page(router.http_address))
             watched = await _share(seconds)
         await asyncio.sleep(_SETTLE_S)
         unwatched = await _share(seconds)
@@ -133,8 +128,8 @@ async def _share(seconds: float) -> ConsoleShare:
 
 
 @asynccontextmanager
-async def _page(address: str) -> AsyncIterator[None]:
-    """A page that looks; ConnectionError where the router has no console."""
+async def open_page(address: str) -> AsyncIterator[None]:
+    """A page that looks at the router there; ConnectionError where the router has no console."""
     host, _, port = address.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(f"GET /console/feed HTTP/1.1\r\nhost: {address}\r\n\r\n".encode())

@@ -44,11 +44,13 @@ async def _roll_out(
         print(f"weakens {line}", file=sys.stderr)
     for line in requested.notices:
         print(f"note: {line}", file=sys.stderr)
+    what = "restart" if document is None else "rollout"
     try:
-        with WorkProgress("restart" if document is None else "rollout") as progress:
+        with WorkProgress(what) as progress:
             return await _serving(address, requested.id, ready_s + _MORE_S, progress)
     except asyncio.CancelledError:
-        print("tandem: it goes on; `tandem status --json` tells how far it is", file=sys.stderr)
+        where = "`tandem status --json` tells how far it is"
+        print(f"tandem: the {what} goes on; {where}", file=sys.stderr)
         raise
 
 

@@ -28,6 +28,14 @@ def health_of(replica: router_pb2.ReplicaStatus) -> str:
     return plain(replica.slow) or "ok"
 
 
+def speed_of(replica: router_pb2.ReplicaStatus) -> tuple[float | None, float | None]:
+    """Its seconds for 1,000 prompt tokens and for a decode step; None where not known."""
+    return (
+        replica.prefill_s if replica.HasField("prefill_s") else None,
+        replica.step_s if replica.HasField("step_s") else None,
+    )
+
+
 def as_data(status: router_pb2.StatusResponse) -> dict[str, Any]:
     """The answer as plain data."""
     return {
@@ -45,8 +53,8 @@ def as_data(status: router_pb2.StatusResponse) -> dict[str, Any]:
                 "config": replica.config,
                 "waiting": replica.waiting,
                 "running": replica.running,
-                "prefill_s": replica.prefill_s if replica.HasField("prefill_s") else None,
-                "step_s": replica.step_s if replica.HasField("step_s") else None,
+                "prefill_s": speed_of(replica)[0],
+                "step_s": speed_of(replica)[1],
                 "slow": replica.slow or None,
                 "start_s": {name: round(replica.start_s[name], 3) for name in replica.start_s},
                 "blocks": {name: getattr(replica.blocks, name) for name in _BLOCKS},

@@ -10,7 +10,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from cluster.cli.requests import WAITS, waits_of
-from cluster.cli.status_table import health_of
+from cluster.cli.status_table import health_of, speed_of
 from cluster.console.words import NO_RISE
 from cluster.display_text import exact_time, plain
 from cluster.telemetry.requests.itl import rank
@@ -98,14 +98,11 @@ def _pools(status: router_pb2.StatusResponse) -> TopTable:
 
 
 def _replicas(status: router_pb2.StatusResponse) -> TopTable:
-    lines = []
+    lines: list[tuple[str, ...]] = []
     for one in sorted(status.replicas, key=lambda each: (each.role, each.id)):
         counts = str(one.waiting), str(one.running)
         kv = _used(one.blocks.used, one.blocks.total), _used(one.blocks.cached, one.blocks.total)
-        speed = (
-            _time(one.prefill_s if one.HasField("prefill_s") else None),
-            _time(one.step_s if one.HasField("step_s") else None),
-        )
+        speed = map(_time, speed_of(one))
         lines.append((one.role, plain(one.id), health_of(one), *counts, *kv, *speed))
     lines += [
         (plain(one.role), plain(one.id), f"starts: {plain(one.progress)}", *("-",) * 6)

@@ -62,7 +62,7 @@ class StartupProgress:
         self._shown: dict[str, int] = {}
         self._look: Look | None = None
         self._looked_s = 0.0
-        self._limit = LineLimit()
+        self._ready_limit = LineLimit()
         self._limits: dict[str, LineLimit] = {}
         self._weights: set[str] = set()
         self._bars: Progress | None = None
@@ -143,7 +143,7 @@ class StartupProgress:
                 self._redraw(self._bars, starting)
         elif starting:
             self._write_lines(starting, now)
-        elif self._up < self._wanted and self._limit.due(self._ready, now):
+        elif self._up < self._wanted and self._ready_limit.due(self._ready, now):
             self.stage(self._ready)
 
     @property

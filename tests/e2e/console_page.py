@@ -40,9 +40,11 @@ def replica(role: str, **more: Any) -> dict[str, Any]:
         "running": 2,
         "streams": 3,
         "batch_limit": 16,
-        "step_s": 0.012,
+        "prefill_s": 0.25 if role == "prefill" else None,
+        "step_s": 0.012 if role == "decode" else None,
+        "slow": "",
+        "promised": 0,
         "prompt_tokens_due": 100,
-        "prompt_tokens_per_s": 1000.0,
         "queued_prefill_s": 0.1,
         "blocks": blocks | {"running": 150, "orphaned": 0, "promised": 0},
     } | more

@@ -9,6 +9,10 @@ from cluster.console.rise.shares import RiseShare, RiseShares
 
 # The least part of the added time, or load, that is said to be the cause.
 _LEAST_SHARE = 0.5
+# The stages that are named have so much of the added time together, and each at least so much.
+_MOST_OF_IT, _LEAST_STAGE = 0.75, 0.1
+# A tenant is hit if it has so many times as much of the added time as of the requests.
+_HIT = 1.3
 # A replica is slow by itself if it has so much of its pool's added time, and if a request loses so
 # many times as much there as on the others. Where requests avoid it, the others have queues and the
 # most added time; then it is slow if its prompts take so many times as long as before.
@@ -65,15 +69,15 @@ def _first(waits: Sequence[RiseShare]) -> str:
 
 
 def _is_hit(tenant: RiseShare) -> bool:
-    return tenant.share >= max(_LEAST_SHARE, 1.3 * (tenant.requests or 0.0))
+    return tenant.share >= max(_LEAST_SHARE, _HIT * (tenant.requests or 0.0))
 
 
 def _most(stages: Sequence[RiseShare]) -> tuple[str, ...]:
-    """The largest stages that have three quarters of the added time together."""
+    """The largest stages that have most of the added time together."""
     found: list[str] = []
     share = 0.0
     for one in stages:
-        if share < 0.75 and one.share >= 0.1:
+        if share < _MOST_OF_IT and one.share >= _LEAST_STAGE:
             found.append(one.name)
             share += one.share
     return tuple(found)

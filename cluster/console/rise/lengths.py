@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from cluster.console.rise.slow_span import LEAST_VALUES, Span
+from cluster.console.rise.slow_span import LEAST_VALUES, Span, is_in
 from cluster.console.ttft_sample import TtftSample
 
 # The least factor that is said.
@@ -33,8 +33,8 @@ def answer_of(sample: TtftSample) -> TextLength | None:
 
 def longer(name: str, counts: Sequence[TextLength], span: Span, slow_times: Sequence[Span]) -> str:
     """The mean length in the span and beside all slow times; "" where it does not stand out."""
-    slow = [one for one in counts if span[0] <= one.at < span[1]]
-    usual = [one for one in counts if not any(begin <= one.at < end for begin, end in slow_times)]
+    slow = [one for one in counts if is_in(one.at, span)]
+    usual = [one for one in counts if not any(is_in(one.at, each) for each in slow_times)]
     if min(len(slow), len(usual)) < LEAST_VALUES:
         return ""
     now, before = (fmean(one.tokens for one in group) for group in (slow, usual))

@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import sqrt
 
-from cluster.console.rise.slow_span import Span, joined
+from cluster.console.rise.slow_span import Span, is_in, joined
 from cluster.console.time_series import STEP_S
 from cluster.console.ttft_sample import TtftSample
 
+# A tenant sent more if it sent so many times its usual load, and lies so many standard deviations
+# above what chance gives.
+_LEAST_FACTOR, _BEYOND_CHANCE = 1.5, 4.0
 # An endpoint is named if it has so much of what a tenant sent beyond the usual.
 _OF_TENANT = 0.8
 # A tenant that sends so little of it usually has no figure for how many times as much it sent.
@@ -63,8 +66,8 @@ class SentLoad:
         probability = self.ratio / (1 + self.ratio)
         all_tokens = self.whole.sent + self.whole.expected / self.ratio
         by_chance = sqrt(probability * (1 - probability) * self.squares + self.longest**2)
-        beyond_chance = self.whole.sent > probability * all_tokens + 4 * by_chance
-        return beyond_chance and self.whole.sent > 1.5 * self.whole.expected
+        beyond_chance = self.whole.sent > probability * all_tokens + _BEYOND_CHANCE * by_chance
+        return beyond_chance and self.whole.sent > _LEAST_FACTOR * self.whole.expected
 
     def in_words(self) -> str:
         """How much more was sent, at the endpoint that got most of it."""
@@ -101,9 +104,9 @@ def sent_loads(
     ratio, several = span_s / beside_s, len({one.endpoint for one in everything}) > 1
     found: dict[str, SentLoad] = {}
     for one, arrived in zip(everything, arrivals, strict=True):
-        slow = _is_in(arrived, span)
+        slow = is_in(arrived, span)
         # What waited for its first token as a slow time began may belong to it.
-        if slow or not any(_is_in(at, each) for at in (arrived, one.at) for each in slow_times):
+        if slow or not any(is_in(at, each) for at in (arrived, one.at) for each in slow_times):
             load = found.setdefault(one.tenant, SentLoad(ratio, several))
             load.add(one, slow=slow)
     return found
@@ -112,7 +115,3 @@ def sent_loads(
 def _length_s(span: Span, first: float, last: float) -> float:
     """The length of the span between the first and the last arrival."""
     return max(0.0, min(last, span[1]) - max(first, span[0]))
-
-
-def _is_in(at: float, span: Span) -> bool:
-    return span[0] <= at < span[1]

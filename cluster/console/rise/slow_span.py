@@ -46,6 +46,11 @@ def slow_spans(values: Values) -> list[Span]:
     return sorted(found)
 
 
+def is_in(at: float, span: Span) -> bool:
+    """Whether the time is in the span, which has its begin and not its end."""
+    return span[0] <= at < span[1]
+
+
 def joined(spans: Iterable[Span]) -> list[Span]:
     """The spans in their order, with those that overlap as one."""
     found: list[Span] = []
@@ -90,11 +95,11 @@ def _stands_out(values: Values, others: Values) -> bool:
 
 
 def _within(values: Values, span: Span) -> list[tuple[float, float]]:
-    return [one for one in values if span[0] <= one[0] < span[1]]
+    return [one for one in values if is_in(one[0], span)]
 
 
 def _beside(values: Values, span: Span) -> list[tuple[float, float]]:
-    return [one for one in values if not span[0] <= one[0] < span[1]]
+    return [one for one in values if not is_in(one[0], span)]
 
 
 def _highest_span(values: Values) -> Span | None:

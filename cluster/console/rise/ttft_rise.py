@@ -15,7 +15,7 @@ from cluster.console.rise.lengths import TextLength, longer
 from cluster.console.rise.sent_load import sent_loads
 from cluster.console.rise.sentences import facts_of, sentence_of
 from cluster.console.rise.shares import MOST_SHOWN, RiseShare, mean_s, shares_of
-from cluster.console.rise.slow_span import LEAST_VALUES, Span, slow_spans
+from cluster.console.rise.slow_span import LEAST_VALUES, Span, is_in, slow_spans
 from cluster.console.time_series import STEP_S
 from cluster.console.ttft_sample import TtftSample
 from cluster.display_text import long_time, rounded_time
@@ -25,8 +25,8 @@ _LEAST_FACTOR = 1.5
 _LEAST_S = 0.02
 # A rise goes on if it ended at most so long ago.
 _GOES_ON_S = 3 * STEP_S
-# The rise of new replicas begins at most so long behind their first request, and such a part of the
-# slow requests, or more, is on them.
+# A rise comes from new replicas if it begins at most so long after their first request, and if more
+# than this part of the slow requests is on them.
 _NEW_S, _MOST_NEW = 2 * STEP_S, 0.8
 # Fewer usual requests than that are told, since they say little.
 _FEW = 20
@@ -48,8 +48,8 @@ class TtftRise:
     """A rise of the TTFT of an endpoint, from `begin` to `end` (seconds since the epoch).
 
     `words` say all of it in a few sentences, and `facts` in a few words for each question. `advice`
-    says what to do, and `runbook` names the page for it. All of it is the same in the console and
-    in `tandem top`. `also` are other slow times of the endpoint; no time of them counts as usual.
+    says what to do, and `runbook` names the page for it. The console and `tandem top` show the same
+    texts. `also` are other slow times of the endpoint; none of them counts as usual.
     """
 
     endpoint: str
@@ -109,12 +109,12 @@ def _slow_times(samples: _Samples, common: Sequence[Span]) -> list[SlowTime]:
     if len(usual) < LEAST_VALUES:
         return []
     usual_s, found = mean_s(usual), []
-    for begin, end in spans:
-        slow = [one for one in samples if begin <= one.at < end]
+    for span in spans:
+        slow = [one for one in samples if is_in(one.at, span)]
         if len(slow) < LEAST_VALUES:
             continue
         if mean_s(slow) - usual_s >= max(_LEAST_S, (_LEAST_FACTOR - 1) * usual_s):
-            found.append(SlowTime(begin, end, len(slow), mean_s(slow)))
+            found.append(SlowTime(*span, len(slow), mean_s(slow)))
     return found
 
 
@@ -147,7 +147,7 @@ class _RiseWindow:
         self, time: SlowTime, also: list[SlowTime], samples: _Samples, usual: _Samples
     ) -> TtftRise:
         span = time.begin, time.end
-        slow = [one for one in samples if time.begin <= one.at < time.end]
+        slow = [one for one in samples if is_in(one.at, span)]
         shares = shares_of(slow, usual, sent_loads(self.everything, span, self.slow_times))
         fresh = _are_new(slow, samples, shares.pools[0].name, time.begin)
         cause = cause_of(len(slow), shares, fresh=fresh)
@@ -204,7 +204,7 @@ class _RiseWindow:
 
 
 def _outside(samples: _Samples, spans: Sequence[Span]) -> list[TtftSample]:
-    return [one for one in samples if not any(begin <= one.at < end for begin, end in spans)]
+    return [one for one in samples if not any(is_in(one.at, each) for each in spans)]
 
 
 def _are_new(slow: _Samples, samples: _Samples, pool: str, begin: float) -> bool:

@@ -46,6 +46,13 @@ function blocksAwaited() {
   return rise?.cause.reason === "kv_blocks" || state.running.rows.some(waited);
 }
 
+/** One mark of a slow replica: beside the others now, and in the rise that is shown. */
+function slowness(one, slow, share) {
+  const took = share ? `${seconds(share.slow_s)} a request` : "";
+  if (one.slow) return `${[one.slow, took].filter(Boolean).join(", ")} · `;
+  return slow ? `slow${took && `: ${took}`} · ` : "";
+}
+
 function card([id]) {
   const buttons = el("div", { class: "row acts" }, endButton(id, "drain"), endButton(id, "kill"));
   return el(
@@ -77,12 +84,10 @@ function update(child, [id, one]) {
   const full = one.blocks.total > 0 && one.blocks.promised >= 0.85 * one.blocks.total;
   child.classList.toggle("cause", slow);
   const awaited = full && blocksAwaited();
-  child.classList.toggle("short", awaited || Boolean(one.slow));
-  const shown = slow ? rise.replicas.find((each) => each.name === id) : undefined;
+  child.classList.toggle("marked", awaited || Boolean(one.slow));
+  const share = slow ? rise.replicas.find((each) => each.name === id) : undefined;
   const promised = full ? `${percent(one.blocks.promised / one.blocks.total)} of KV promised${awaited ? ", and requests waited for it" : ""} · ` : "";
-  const behind = one.slow ? `${one.slow} · ` : "";
-  const marks = `${behind}${slow ? `slow${shown ? `: ${seconds(shown.slow_s)} a request` : ""} · ` : ""}${promised}`;
-  say(head.lastElementChild, `${marks}${one.stalled ? "stalled" : HEALTH[one.health]} · ${one.role}${moved}${version}`);
+  say(head.lastElementChild, `${slowness(one, slow, share)}${promised}${one.stalled ? "stalled" : HEALTH[one.health]} · ${one.role}${moved}${version}`);
   child.classList.toggle("unwell", one.health !== "ok" || one.stalled);
   const values = facts.querySelectorAll("dd");
   say(values[0], `${count(one.waiting)} waiting`);

@@ -8,7 +8,6 @@ import { shownRise } from "./rise.js";
 // The name of all tenants that the router counts together.
 const OTHERS = "other";
 const CAPS = ["concurrent", "waiting_tokens", "kv_tokens"];
-
 const NOTHING = { tokens: 0, requests: 0, refused: 0 };
 
 /** Draws the table: every configured or present tenant, and all that asked lately; the busiest first. */

@@ -15,7 +15,8 @@ from cluster.placement.cost_model import CostModel
 from cluster.replica_record import ReplicaRecord
 
 _PROMPT_TOKENS = 1000
-_TIMES = 2.0
+# A replica is slow if it takes more than so many times the median of the others.
+_LEAST_TIMES = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +41,9 @@ def speeds(replicas: Iterable[ReplicaRecord], costs: CostModel) -> dict[str, Rep
     others do the same work more than twice as fast, and no single slow moment makes a mark. In a
     pool of two the slower one can be marked, and in a pool that is slow as a whole none is.
 
-    A decode step takes longer with more streams, and at most as much longer as there are more. The
-    others' steps count as if they had as many streams, at that most. So a long step is never put
-    down to the replica where its batch explains it. A replica without streams is neither slow nor
-    compared with.
+    A decode step with twice the streams takes at most twice as long. So the step of another replica
+    counts with the most that it would take with as many streams, and a long step that the batch
+    explains makes no mark. A replica without streams is neither marked nor compared with.
     """
     pools: Mapping[tuple[str, str], list[ReplicaRecord]] = defaultdict(list)
     for one in replicas:
@@ -74,7 +74,7 @@ def _speed(one: ReplicaRecord, others: Sequence[ReplicaRecord], costs: CostModel
             ),
         ),
     )
-    slow = f"slow: {times:.{1 if times < 10 else 0}f}x the others" if times > _TIMES else ""
+    slow = f"slow: {times:.{1 if times < 10 else 0}f}x the others" if times > _LEAST_TIMES else ""
     return ReplicaSpeed(_rounded(prefill_s), _rounded(step_s), slow)
 
 

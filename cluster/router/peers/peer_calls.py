@@ -30,7 +30,7 @@ ASK_S = 1.0
 MOST_QUESTION_BYTES = 1 << 16
 MOST_ANSWER_BYTES = 8 << 20
 MOST_PEERS = 32
-# Bounds: the routers that are remembered when they are gone, and for how long.
+# Bounds: the routers that are remembered after they left, and for how long.
 _MOST_GONE = 16
 _GONE_S = 3600.0
 # A larger answer is written and read on a thread, because tokens wait meanwhile.
@@ -116,7 +116,7 @@ class Peers:
             del self._gone[next(iter(self._gone))]
 
     def gone_since(self, at: float) -> dict[str, str]:
-        """The routers that were there at that time (by the clock of rows) and are gone, and so."""
+        """The routers that were there at that time (by the clock of rows), and when each left."""
         now, here = self.now(), {one.id for one in self.others()}
         return {
             name: f"it left {long_time(now - gone_at)} ago, and its rows are gone"

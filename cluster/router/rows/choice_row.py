@@ -27,9 +27,8 @@ def choice_row(
 ) -> ChoiceRow:
     """The row of a choice of so many tokens, whose events with tokens came at `came_s` (monotonic).
 
-    `first_plan` is the plan with which it was admitted; None where another router began it, whose
-    tokens are among these.
-    `ended_s` is its end, or now (monotonic).
+    `first_plan` is the plan with which it was admitted; None where another router began it. Then
+    the tokens of that router are among these. `ended_s` is its end, or now (monotonic).
     """
     pair, forecast = assignment.plan.pair, first_plan.forecast if first_plan else None
     route = times.route or _route(first_plan.pair if first_plan else pair)

@@ -3,7 +3,7 @@
 A replica serves all routers, and each router knows its own requests alone. So the other routers are
 asked what of theirs had the replica meanwhile, when an operator asks for a row. Each router tells
 times on its own clock. The difference of two clocks is measured with the question before, and what
-had the replica for less than the error of that is left out.
+had the replica for less than the error of this measurement is left out.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class GatheredBlockers:
     async def _asked(
         self, questions: dict[str, list[ReplicaWait]], without: dict[str, str]
     ) -> list[Json]:
-        """The blockers of all routers; who cannot tell any is added to `without`."""
+        """The blockers of all routers. A router that cannot tell them is added to `without`."""
         own = questions.pop(self._peers.name, [])
         mine, asked = await asyncio.gather(
             self._own(own),

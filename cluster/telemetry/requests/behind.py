@@ -148,7 +148,7 @@ def _of_decode(wait: ReplicaWait, there: list[RequestRow]) -> list[_Occupancy]:
     return spans
 
 
-# Who has the replica in a stage; a wait in any other stage has no blockers.
+# What has the replica in a stage; a wait in any other stage has no blockers.
 _SPANS = {"prefill_queue": _of_prefill, "decode_admission": _of_decode}
 
 

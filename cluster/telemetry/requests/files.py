@@ -136,10 +136,8 @@ class RowFiles:
 
     def _is_full(self, file: FileIO) -> bool:
         """Whether the file is large or old enough, or was removed by somebody."""
-        old, found = (
-            time.monotonic() - self._begun_s >= self._config.file_s,
-            os.fstat(file.fileno()),
-        )
+        old = time.monotonic() - self._begun_s >= self._config.file_s
+        found = os.fstat(file.fileno())
         return old or found.st_size >= self._config.file_bytes or not found.st_nlink
 
     def _rotate(self) -> None:

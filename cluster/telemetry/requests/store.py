@@ -88,8 +88,9 @@ def check_row_id(name: str) -> str:
 
 
 def _named(rows: list[RequestRow], name: str) -> list[RequestRow]:
-    """The rows of that id; else those whose client called them so; else those of the answer, or
-    of the several prompts of that id.
+    """The rows with that request id, or else with that `X-Request-Id`.
+
+    Without either, the rows of the answer with that id, or of a call with several prompts.
     """
     if exact := [row for row in rows if row.request_id == name]:
         return exact

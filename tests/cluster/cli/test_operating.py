@@ -178,7 +178,7 @@ def test_an_interrupted_restart_says_that_it_goes_on(
     monkeypatch.setattr(router.admin, "note", interrupt)
     code, out, err = run(capsys, "restart", "--address", router.address)
     assert (code, out) == (130, "")
-    told = "tandem: it goes on; `tandem status --json` tells how far it is\n"
+    told = "tandem: the restart goes on; `tandem status --json` tells how far it is\n"
     assert err.removeprefix("restart: 0 s, between two routers\n") == told
 
 
