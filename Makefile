@@ -20,7 +20,7 @@ CLUSTER_TESTS := tests/e2e/hosts tests/e2e/two_hosts tests/e2e/test_scaling.py \
 	tests/e2e/test_rollout.py tests/e2e/test_sleep.py tests/e2e/test_two_routers.py \
 	tests/e2e/test_ray_chaos.py tests/e2e/test_rolling_restart.py tests/e2e/test_console.py \
 	tests/e2e/test_ray_dashboard.py tests/e2e/test_faults.py \
-	tests/e2e/test_console_rollout.py
+	tests/e2e/test_console_rollout.py tests/e2e/test_console_page.py tests/e2e/test_prometheus.py
 # Two tests at a time, with real clusters first; one at a time if ARGS selects tests.
 BESIDE = $(if $(ARGS),,--durations 15 --durations-min 5 -n 2 --dist loadscope --no-loadscope-reorder tests/e2e tests)
 # The code of the public API lives in the client's package and is registered under its path there, so
@@ -78,7 +78,7 @@ tests: $(VENV)/.installed-dev  ## all tests; ARGS="-k NAME" for some
 coverage:  ## all tests with line coverage; Python takes twice as long
 	$(MAKE) tests ARGS='--cov --cov-report=term:skip-covered $(ARGS)'
 
-test-cluster: $(VENV)/.installed-dev  ## several hosts, a lost head, pools that grow, shrink and sleep, rollouts, restarts, two routers, the console, why TTFT rose: real Ray, minutes
+test-cluster: $(VENV)/.installed-dev  ## several hosts, a lost head, pools that grow, shrink and sleep, rollouts, restarts, two routers, the console, why TTFT rose, dashboards and alerts: real Ray, minutes
 	$(BIN)/python -m pytest $(CLUSTER_TESTS) $(ARGS)
 
 test-clients: $(VENV)/.installed-dev .venv-clients/load-clients/.installed .venv-clients/gateways/.installed .venv-clients/vllm/.installed  ## guidellm, AIPerf, vLLM's bench, lm-eval, LiteLLM, LangChain against a running cluster
