@@ -171,6 +171,7 @@ class RequestAccounting:
 def running_row(account: RequestAccount) -> RequestRow:
     """The row of a request that runs, as far as it came: it has no `total_s`."""
     wait = account.wait
+    wait.look()
     return RequestRow(
         account.request_id,
         account.route.endpoint,
