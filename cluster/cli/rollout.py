@@ -12,7 +12,7 @@ from cluster.config.schema import TandemConfig, load_config
 from cluster.discovery.rollout import document_of
 from cluster.display_text import plain
 from cluster.work_progress import WorkProgress
-from engine.errors import Cancelled, Unauthenticated, Unavailable
+from engine.errors import Cancelled, DeadlineExceeded, Unauthenticated, Unavailable
 from protos import router_pb2
 from tandem_client.router_address import Address
 
@@ -77,8 +77,8 @@ async def _last_rollout(address: Address) -> tuple[router_pb2.RolloutStatus | No
     """The last rollout, None while no router answers or knows; and which replicas start."""
     try:
         status = await fetch_status(address)
-    except (Cancelled, Unavailable):
-        # Between the old router and the new one; the old one may have cut it off.
+    except (Cancelled, DeadlineExceeded, Unavailable):
+        # Between the old router and the new one; the old one may have cut it off, or be frozen.
         return None, ""
     except Unauthenticated:
         raise Unauthenticated(

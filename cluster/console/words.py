@@ -223,7 +223,7 @@ def _decode(choice: Row) -> Iterator[str]:
             f"Its decode steps had {choice['mean_batch']:.1f} requests in the mean; "
             f"in {share:.0f} % of them it had the most tokens."
         )
-    if "longest_stall_s" in choice:
+    if "longest_stall_s" in choice and "itl_p50_s" in choice:  # an older router has other names
         itl = f"p50 {exact_time(choice['itl_p50_s'])}, p95 {exact_time(choice['itl_p95_s'])}"
         yield f"Its ITL was {itl}; its longest stall was {exact_time(choice['longest_stall_s'])}."
     if choice["preemptions"]:

@@ -46,6 +46,7 @@ from engine.errors import (
     NotFound,
     Overloaded,
     TandemError,
+    Unavailable,
 )
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ class _SocketRun:
     """
 
     open: Callable[[], Awaitable[Opened]]
-    end: Callable[[], Awaitable[bool]] | None
+    end: Callable[[], Awaitable[object]] | None
     cancelled: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -182,8 +183,12 @@ class SocketSession:
         async def begin() -> Opened:
             return messages, events
 
-        end_it = partial(generator.cancel, first.request_id, tenant) if first.resumable else None
-        return _SocketRun(begin, end_it)
+        async def end_it() -> None:
+            # It runs in this router, so it ends whatever the other routers answer.
+            with suppress(Unavailable, Overloaded):
+                await generator.cancel(first.request_id, tenant)
+
+        return _SocketRun(begin, end_it if first.resumable else None)
 
     def _resumed(self, name: str, request: ResumeRequest) -> _SocketRun:
         """The run of the rest of a stream."""

@@ -1,14 +1,16 @@
 """Entries of the journal as bytes, and back: tokens, the summary, or the failure of a stream.
 
 Nearly all entries are tokens alone. They have a form of their own, which takes a tenth of the time
-of protobuf. All others are a JournaledEvent. No protobuf message begins with a zero or a one.
+of protobuf. All others are a JournaledEvent. No protobuf message begins with a zero, one or two.
 
     1 (1 byte) | choice (1) | finish reason (1) | index (4) | ms (4) | the id (4) | text
-    0 (1 byte) | choice (1) | finish reason (1) | index (4) | ms (4) | ids (4) | the ids (4 each)
+    2 (1 byte) | choice (1) | finish reason (1) | index (4) | ms (4) | ids (4) | the ids (4 each)
                | text
+    0 (1 byte) | choice (1) | finish reason (1) | index (4) | ids (4) | the ids (4 each) | text
 
 Numbers are big-endian, and the text is UTF-8. The ms count from the arrival of the request to the
-entry: another router that goes on with the stream learns when it stopped.
+entry: another router that goes on with the stream learns when it stopped. Routers of an older
+version, which tell no ms, write entries that begin with a zero.
 """
 
 from __future__ import annotations
@@ -32,8 +34,9 @@ from tandem_client.protos import inference_pb2
 # What an entry holds. Other events are not journaled.
 JOURNALED = (Tokens, Summary, TandemError)
 Journaled = Tokens | Summary | TandemError
-_SEVERAL, _ONE = 0, 1
+_OLDER, _ONE, _SEVERAL = 0, 1, 2
 _HEAD = struct.Struct(">BBBIII")
+_OLDER_HEAD = struct.Struct(">BBBII")
 _MOST_MS = 2**32 - 1
 _REASONS: tuple[FinishReason | None, ...] = (None, "stop", "length")
 _REASON_CODES = {reason: code for code, reason in enumerate(_REASONS)}
@@ -162,7 +165,7 @@ def entry_bytes(event: Journaled, first: FirstTokenStages | None, after_s: float
 def read_entry(sequence: int, payload: bytes, sealed: bytes) -> JournalEntry | None:
     """The entry with these bytes; None where they cannot be read."""
     try:
-        if payload and payload[0] in (_SEVERAL, _ONE):
+        if payload and payload[0] in (_OLDER, _ONE, _SEVERAL):
             tokens, after_ms = _unpacked(payload)
             return JournalEntry(sequence, tokens, None, sealed, after_ms / 1000)
         wire = journal_pb2.JournaledEvent.FromString(payload)
@@ -214,8 +217,13 @@ def _packed(event: Tokens, after_ms: int) -> bytes:
 
 def _unpacked(payload: bytes) -> tuple[Tokens, int]:
     """Tokens in their own form, and their ms; struct.error, IndexError or UnicodeDecodeError."""
-    kind, choice, reason, index, after_ms, last = _HEAD.unpack_from(payload)
+    kind, head, after_ms = payload[0], _HEAD, 0
+    if kind == _OLDER:
+        head = _OLDER_HEAD
+        _, choice, reason, index, last = head.unpack_from(payload)
+    else:
+        _, choice, reason, index, after_ms, last = head.unpack_from(payload)
     count = 0 if kind == _ONE else last
-    ids = (last,) if kind == _ONE else struct.unpack_from(f">{count}I", payload, _HEAD.size)
-    text = payload[_HEAD.size + 4 * count :].decode()
+    ids = (last,) if kind == _ONE else struct.unpack_from(f">{count}I", payload, head.size)
+    text = payload[head.size + 4 * count :].decode()
     return Tokens(choice, index, ids, text, _REASONS[reason]), after_ms

@@ -118,7 +118,7 @@ function shade(id, plot) {
   const { ctx, bbox } = plot;
   ctx.save();
   ctx.fillStyle = colour("--shade");
-  for (const one of [rise, ...rise.also]) {
+  for (const one of [rise, ...(rise.also ?? [])]) {
     const from = Math.max(bbox.left, plot.valToPos(one.begin, "x", true));
     const to = Math.min(bbox.left + bbox.width, plot.valToPos(one.end, "x", true));
     ctx.fillRect(from, bbox.top, Math.max(0, to - from), bbox.height);

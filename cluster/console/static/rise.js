@@ -70,7 +70,8 @@ function panel(rise) {
     const picks = state.rises.map((one) => el("button", { type: "button", class: "pick", "aria-pressed": String(one === rise), on: { click: () => { chosen = one.endpoint; drawRise(); } } }, one.endpoint));
     parts.push(el("div", { class: "row", role: "group", "aria-label": "Endpoint" }, ...picks));
   }
-  const also = rise.also.map((one) => `; ${clock(one.begin)} to ${clock(one.end)}`).join("");
+  // A router of an older version tells of one slow time.
+  const also = (rise.also ?? []).map((one) => `; ${clock(one.begin)} to ${clock(one.end)}`).join("");
   const facts = { endpoint: `${rise.endpoint}: ${seconds(rise.slow_s)} instead of ${seconds(rise.usual_s)}`, when: `${clock(rise.begin)} to ${clock(rise.end)}${also}`, ...rise.facts, "what to do": rise.advice, guide: rise.runbook };
   parts.push(el("dl", { class: "facts" }, ...Object.entries(facts).flatMap(([name, text]) => [el("dt", {}, name), el("dd", {}, text)])));
   parts.push(group("By stage", rise.stages, stageName), group("By pool", rise.pools, (name) => name));

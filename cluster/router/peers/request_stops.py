@@ -62,7 +62,8 @@ class RequestStops:
         stop = StopQuestion(request_id=request_id, tenant=tenant, operator=operator)
         asked = await self.peers.ask_all(PeerQuestion(stop=stop), lambda one: one.stop.found)
         found = any(one.stop.found for one in asked.found.values())
-        return StopOutcome(found, asked.silent)
+        # It may have begun here meanwhile.
+        return StopOutcome(found or self.here(request_id, tenant, operator), asked.silent)
 
     async def cancel(self, request_id: str, tenant: str) -> bool:
         """End a tenant's request for its client; False where the tenant has none of that id.

@@ -85,7 +85,8 @@ def _earlier(
 
     Clocks differ: none of them comes before an earlier one, or later than now.
     """
-    now, last_s, found = time.monotonic(), began_s + first.ttft_s, []
+    now, found = time.monotonic(), []
+    last_s = min(now, began_s + first.ttft_s)
     for after_s, tokens in choice.events:
         last_s = max(last_s, min(now, began_s + after_s))
         found.append((last_s, tokens))

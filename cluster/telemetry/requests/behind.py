@@ -102,9 +102,11 @@ def blockers_of(
     ended = [one for one in rows if one is not own]
     there = [one for one in ended if one.received_at < end_s and begin_s < _ended_s(one)]
     known = {_name(one) for one in ended}
-    there += [one for one in running if _name(one) not in known]
     if own is not None:
+        # It may run itself, or be among those that run for a moment longer.
+        known.add(_name(own))
         there.insert(0, own)
+    there += [one for one in running if _name(one) not in known]
     found: list[Blocker] = []
     for wait in waits:
         spans_of = _SPANS.get(wait.stage)

@@ -151,9 +151,10 @@ class RowFiles:
         import zstandard
 
         part = path.with_suffix(".part")
-        number = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with path.open("rb") as plain, os.fdopen(number, "wb") as packed:
-            zstandard.ZstdCompressor().copy_stream(plain, packed)
+        with path.open("rb") as plain:  # first, because somebody may have removed it
+            number = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            with os.fdopen(number, "wb") as packed:
+                zstandard.ZstdCompressor().copy_stream(plain, packed)
         part.replace(path.with_suffix(_PACKED))
         path.unlink()
         old = sorted(self._folder.glob(f"requests-*{_PACKED}"), key=lambda one: one.stat().st_mtime)

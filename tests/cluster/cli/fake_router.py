@@ -67,7 +67,8 @@ class Admin(router_pb2_grpc.AdminServicer):
         self.authorizations: list[object] = []
         self.weaken_security = self.restart = False
         self.notices: list[str] = []
-        self.cut_off = 0
+        # The first so many statuses end so.
+        self.cut_off, self.cut_off_by = 0, grpc.StatusCode.CANCELLED
         # What starts at the next status; then the rollout serves.
         self.starting: list[router_pb2.StartingReplica] = []
         self.rows: list[str] = []
@@ -89,7 +90,7 @@ class Admin(router_pb2_grpc.AdminServicer):
         self.note(context)
         if self.cut_off:
             self.cut_off -= 1
-            await context.abort(grpc.StatusCode.CANCELLED)
+            await context.abort(self.cut_off_by)
         blocks = router_pb2.BlockCounts(total=64, used=3, cached=2, leased=1)
         replica = router_pb2.ReplicaStatus(
             id="prefill#a",

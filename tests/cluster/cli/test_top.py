@@ -187,6 +187,8 @@ async def shared_port(router, frozen):
 
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
         yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        server.close()  # first, because gRPC connects again where a connection ends
+        await asyncio.sleep(0)
         for writer in writers:
             writer.close()
         await asyncio.gather(*handlers, *(one.wait_closed() for one in writers))
@@ -194,6 +196,12 @@ async def shared_port(router, frozen):
 
 async def test_a_frozen_router_at_a_shared_port_delays_a_look_by_one_more_question(router: Router):
     async with shared_port(router, frozen=1) as address, asyncio.timeout(4.5):
+        assert (await admin_client.fetch_status(address, "key")).replicas
+
+
+async def test_the_last_question_leaves_the_second_that_an_answer_takes(router: Router):
+    """The first question ends after 5 s, and a router waits for a frozen one for 1 s."""
+    async with shared_port(router, frozen=2) as address, asyncio.timeout(3.9):
         assert (await admin_client.fetch_status(address, "key")).replicas
 
 

@@ -117,6 +117,15 @@ def test_a_replica_that_was_lost_before_the_first_token_is_named():
     ]
 
 
+def test_a_row_of_an_older_router_has_its_other_words():
+    """It has the ITL by other names; an upgrade must not hide its requests."""
+    times = {"itl_p50_s": 0.01, "itl_p95_s": 0.02, "longest_stall_s": 0.03, "ttlt_s": 2.0}
+    row = whole(request_row(choice(**times)))
+    (older,) = row["choices"]
+    older |= {"gap_p50_s": older.pop("itl_p50_s"), "gap_p95_s": older.pop("itl_p95_s")}
+    assert in_words(row | {"behind": []})["0"]
+
+
 def test_a_router_that_was_lost_before_the_first_token_is_named():
     lost = FailoverSpan(0.1, 0.5)
     said = sentences(request_row(choice(failovers=1, failover_spans=(lost,), ttlt_s=2.0)))

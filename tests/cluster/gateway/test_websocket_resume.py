@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 from websockets.asyncio.client import ClientConnection, connect
 
+from engine.errors import Unavailable
 from tests.cluster.gateway.answers.event_source import EventSource
 from tests.cluster.gateway.http_listener import asking, front_end
 from tests.cluster.gateway.test_websocket import HELLO, PATH, TEXT, failure, say, until_ends
@@ -102,6 +103,20 @@ async def test_cancel_by_the_id_of_the_socket_ends_a_resumable_one(generator, so
     await say(socket, {"type": "cancel", "id": "a"})
     assert (await until_ends(socket))["a"][-1]["error"]["code"] == "cancelled"
     await eventually(lambda: generator.closed)
+
+
+async def test_a_cancel_that_another_router_does_not_answer_ends_it_here(
+    generator, socket, monkeypatch
+):
+    async def cancel(request_id, tenant):
+        raise Unavailable("a router did not answer")
+
+    monkeypatch.setattr(generator, "cancel", cancel)
+    generator.endless, generator.pause_s = True, 0.005
+    await say(socket, HELLO | {"id": "a", "resumable": True})
+    await message_of(socket)
+    await say(socket, {"type": "cancel", "id": "a"})
+    assert (await until_ends(socket))["a"][-1]["error"]["code"] == "cancelled"
 
 
 async def test_cancel_by_the_id_of_the_stream(generator, socket, other):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -34,8 +36,8 @@ stages = st.builds(
 @given(runs, st.none() | stages)
 def test_tokens_are_read_as_they_were_written(run: Tokens, first: FirstTokenStages | None) -> None:
     payload = entry_bytes(run, first)
-    # No protobuf message begins with a zero or a one.
-    assert (payload[0] in (0, 1)) == (first is None)
+    # No protobuf message begins with a one or a two.
+    assert (payload[0] in (1, 2)) == (first is None)
     entry = read_entry(7, payload, b"sealed")
     assert entry is not None
     assert (entry.sequence, entry.event, entry.first, entry.last) == (7, run, first, False)
@@ -58,6 +60,17 @@ def test_the_time_takes_no_more_room_than_the_number_of_tokens_did() -> None:
     later = read_entry(1, entry_bytes(tokens(3), None, 1e9), b"")
     assert later is not None
     assert later.after_s == pytest.approx(2**32 / 1000)
+
+
+@given(runs)
+def test_tokens_of_a_router_of_an_older_version_are_read(run: Tokens) -> None:
+    """It wrote a zero, and no time; its streams go on here during an upgrade."""
+    reason = (None, "stop", "length").index(run.finish_reason)
+    head = struct.pack(">BBBII", 0, run.choice, reason, run.index, len(run.ids))
+    payload = head + struct.pack(f">{len(run.ids)}I", *run.ids) + run.text.encode()
+    entry = read_entry(7, payload, b"")
+    assert entry is not None
+    assert (entry.event, entry.first, entry.after_s) == (run, None, 0.0)
 
 
 def test_log_probabilities_summaries_and_failures_are_read() -> None:

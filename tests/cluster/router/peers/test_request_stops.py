@@ -61,6 +61,20 @@ async def test_a_request_of_another_router_ends_once_and_for_its_tenant_alone():
         assert there.errors == {("acme", "r"): "an operator stopped the request"}
 
 
+async def test_a_request_that_begins_here_while_the_others_are_asked_ends():
+    here = Running()
+
+    def answer(question):
+        here.names.add(("acme", "r"))
+        return PeerAnswer(stop=StopAnswer(found=False))
+
+    async with peers_of(one=saying(answer)) as (peers, _):
+        stops = RequestStops(here)
+        stops.peers = peers
+        assert await stops.cancel("r", "acme")
+    assert here.errors == {("acme", "r"): "the request was cancelled"}
+
+
 async def test_a_router_that_does_not_answer_is_a_reason_and_no_answer():
     async with peers_of(frozen=never, one=router(Running(("acme", "r")), [])) as (peers, _):
         stops = RequestStops(Running())

@@ -56,6 +56,9 @@ def test_the_clock_of_another_host_does_not_bring_tokens_before_ttft_or_after_no
     late = since_arrival(choice_of(1.005, 1.5, 60.0))
     assert late[:2] == [1.005, 1.5]
     assert late[2] == pytest.approx(10, abs=1)
+    # The clock of the other host is ahead: the request seems to arrive later than now.
+    choice = choice_of(1.005, 1.5, ago_s=-60.0)
+    assert max(at_s for at_s, _ in choice.earlier) <= time.monotonic()
 
 
 def test_without_a_token_it_stopped_somewhere_behind_its_admission():

@@ -78,6 +78,10 @@ def test_a_choice_may_wait_behind_another_choice_of_its_request():
     (found,) = blockers(both, [both])
     assert (found.choice, found.of_choice, found.request_id) == (1, 0, "both")
     assert found.seconds == pytest.approx(1.0)
+    # It names it once where it runs, too, and where it has just ended.
+    runs = replace(both, outcome="running", total_s=None)
+    assert [one.of_choice for one in blockers(runs, [], [runs])] == [0]
+    assert [one.of_choice for one in blockers(both, [both], [runs])] == [0]
 
 
 def test_prompts_that_share_a_pass_or_take_turns_share_the_wait():

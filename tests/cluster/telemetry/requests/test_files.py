@@ -153,9 +153,13 @@ def test_rows_go_on_in_another_file_where_somebody_removed_the_present_one(tmp_p
     wait_until(another_file, 10)
     shutil.rmtree(folder)
     wait_until(another_file, 10)
+    (present,) = folder.glob("*.jsonl")
+    present.unlink()
+    wait_until(another_file, 10)
     written.add("kept")
     written.files.close()
     assert rows_in(folder)[-1]["request_id"] == "kept"
+    assert not list(folder.glob("*.part"))
 
 
 @pytest.mark.parametrize(
