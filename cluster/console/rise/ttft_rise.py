@@ -102,20 +102,29 @@ def _placed(samples: _Samples) -> list[tuple[float, float]]:
     return [(one.at, (place + 0.5) / len(order)) for place, one in enumerate(order)]
 
 
-def _slow_times(samples: _Samples, common: Sequence[Span]) -> list[SlowTime]:
+def _slow_times(samples: _Samples, common: list[Span]) -> list[SlowTime]:
     """The times in which the first tokens of an endpoint were slow enough for a rise."""
     spans = slow_spans([(one.at, one.ttft_s) for one in samples]) or common
-    usual = _outside(samples, spans)
-    if len(usual) < LEAST_VALUES:
-        return []
-    usual_s, found = mean_s(usual), []
-    for span in spans:
-        slow = [one for one in samples if is_in(one.at, span)]
-        if len(slow) < LEAST_VALUES:
-            continue
-        if mean_s(slow) - usual_s >= max(_LEAST_S, (_LEAST_FACTOR - 1) * usual_s):
-            found.append(SlowTime(*span, len(slow), mean_s(slow)))
-    return found
+    while spans:
+        usual = _outside(samples, spans)
+        if len(usual) < LEAST_VALUES:
+            return []
+        found = [each for span in spans if (each := _slow_time(samples, span, mean_s(usual)))]
+        if len(found) == len(spans):
+            return found
+        # What is no rise counts as usual, also for the others.
+        spans = [(one.begin, one.end) for one in found]
+    return []
+
+
+def _slow_time(samples: _Samples, span: Span, usual_s: float) -> SlowTime | None:
+    slow = [one for one in samples if is_in(one.at, span)]
+    if len(slow) < LEAST_VALUES:
+        return None
+    slow_s = mean_s(slow)
+    if slow_s - usual_s < max(_LEAST_S, (_LEAST_FACTOR - 1) * usual_s):
+        return None
+    return SlowTime(*span, len(slow), slow_s)
 
 
 @dataclass(frozen=True, slots=True)

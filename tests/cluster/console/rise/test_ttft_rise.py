@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from random import Random
+
+import pytest
+
 from cluster.console.ttft_sample import STAGES, TtftSample
 from tests.cluster.console.rise.made_traffic import rises
 
@@ -66,3 +70,25 @@ def test_the_endpoint_with_the_most_added_time_comes_first():
     samples = [sample(at, 0.1 if at < 450 else 0.2) for at in range(900)]
     samples += [sample(at, 0.1 if at < 450 else 0.9, endpoint="score") for at in range(900)]
     assert [rise.endpoint for rise in rises(samples)] == ["score", "chat"]
+
+
+@pytest.mark.parametrize("seed", [132, 137, 146])
+def test_a_rise_took_longer_than_usual_also_beside_few_requests_that_took_longest(seed):
+    """Times too short for a rise count as usual, so the others have to be high beside them."""
+    made, spans = Random(seed), [(200, 260), (420, 480), (640, 700)]
+    samples = []
+    for endpoint in ["chat", *(f"e{number}" for number in range(made.choice([1, 3])))]:
+        step = made.choice([2, 5, 20, 40, 60])
+        levels = [made.choice([0.1, 0.3, 0.6, 5.0, 20.0]) for _ in spans]
+        counts = [made.choice([2, 3, 4, 6, 12]) for _ in spans]
+
+        def took(level, endpoint=endpoint):
+            return {"ttft_s": level * made.uniform(0.7, 1.4), "endpoint": endpoint}
+
+        calm = (at for at in range(0, 900, step) if not any(a <= at < b for a, b in spans))
+        samples += [sample(at, **took(0.1)) for at in calm]
+        for span, level, count in zip(spans, levels, counts, strict=True):
+            times = range(40 if endpoint == "chat" else count)
+            samples += [sample(made.uniform(*span), **took(level)) for _ in times]
+    samples.sort(key=lambda one: one.at)
+    assert all(rise.slow_s > 1.4 * rise.usual_s for rise in rises(samples))
