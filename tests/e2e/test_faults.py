@@ -47,11 +47,21 @@ async def on_the_page(cluster):
 
 async def in_the_terminal(cluster):
     """What a piped `tandem top` prints, as one line."""
-    command = [sys.executable, "-m", "cluster.cli.main", "top", "--address", cluster.grpc]
+    return " ".join((await printed(cluster, "top")).split())
+
+
+async def prefill_times(cluster):
+    """The seconds for 1,000 prompt tokens of each prefill replica that `tandem status` shows."""
+    replicas = json.loads(await printed(cluster, "status", "--json"))["replicas"]
+    return {one["id"]: one["prefill_s"] for one in replicas if one["prefill_s"]}
+
+
+async def printed(cluster, *command):
+    given = [sys.executable, "-m", "cluster.cli.main", *command, "--address", cluster.grpc]
     run = await asyncio.to_thread(
-        subprocess.run, command, capture_output=True, text=True, timeout=60, check=True
+        subprocess.run, given, capture_output=True, text=True, timeout=60, check=True
     )
-    return " ".join(run.stdout.split())
+    return run.stdout
 
 
 async def named(cluster, cause, sentence):
@@ -77,10 +87,13 @@ async def test_a_slow_prefill_replica_is_named(tmp_path, monkeypatch):
         cause = {"pool": "prefill", "replica": struck, "tenant": ""}
         await named(cluster, cause, f"One prefill replica was slow: {struck} (")
 
-        async def marked():
-            return f"{struck} slow: " in await in_the_terminal(cluster)
+        # The router avoids it. So it may get too few prompts for a mark, but its figure shows.
+        async def shown():
+            times = await prefill_times(cluster)
+            others = [took for replica, took in times.items() if replica != struck]
+            return bool(others) and times.get(struck, 0.0) > 2 * max(others)
 
-        await eventually(marked, NAMED_S, 1.0)
+        await eventually(shown, NAMED_S, 1.0)
 
 
 async def test_the_tenant_of_a_burst_is_named(tmp_path, monkeypatch):
