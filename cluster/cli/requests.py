@@ -91,7 +91,7 @@ def as_table(rows: list[dict[str, Any]]) -> str:
     return "\n".join(aligned(lines, _TEXT_COLUMNS))
 
 
-def waits_of(row: dict[str, Any]) -> tuple[float | None, float | None]:
+def queue_waits(row: dict[str, Any]) -> tuple[float | None, float | None]:
     """The seconds that a request waited in the router, and then in the queue of prefill.
 
     Of a request that lost a replica before its first token, the second part has that time, too.
@@ -112,7 +112,7 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
     names = ("request_id", "endpoint", "tenant")
     where = (row.get("prefill_replica", "-"), row.get("decode_replica", "-"))
     counts = (row.get("prompt_tokens", "-"), row.get("completion_tokens", "-"))
-    seconds = (*waits_of(row), *(row.get(name) for name in _TIMES))
+    seconds = (*queue_waits(row), *(row.get(name) for name in _TIMES))
     times = ("-" if one is None else f"{1000 * one:.0f} ms" for one in seconds)
     texts = (*(row.get(name, "-") for name in names), outcome, *where, *counts)
     return (received, *map(plain, texts), *times)

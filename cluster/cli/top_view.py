@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
-from cluster.cli.requests import WAITS, waits_of
+from cluster.cli.requests import WAITS, queue_waits
 from cluster.cli.status_table import health_of, speed_of
 from cluster.console.words import NO_RISE
 from cluster.display_text import exact_time, plain
@@ -157,7 +157,7 @@ def _slowest(rows: Sequence[Row]) -> TopTable:
     slowest = sorted(known, key=lambda one: -float(one["ttft_s"]))[:_SLOWEST]
     for row in slowest:
         named = (row["request_id"], row["endpoint"], row.get("tenant", "-"))
-        stages = map(_ms, (row["ttft_s"], *waits_of(row), row.get("prefill_s")))
+        stages = map(_ms, (row["ttft_s"], *queue_waits(row), row.get("prefill_s")))
         waited = row.get("waited_for", "-")
         where = (row.get("prefill_replica", "-"), waited)
         lines.append((*map(plain, (*named, *where)), *stages))

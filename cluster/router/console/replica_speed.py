@@ -7,7 +7,7 @@ what the router has learned, because a report tells of the last moment alone.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -48,39 +48,48 @@ def speeds(replicas: Iterable[ReplicaRecord], costs: CostModel) -> dict[str, Rep
     pools: Mapping[tuple[str, str], list[ReplicaRecord]] = defaultdict(list)
     for one in replicas:
         pools[one.role, one.model_identity].append(one)
-    return {
-        one.id: _speed(one, [other for other in pool if other is not one], costs)
-        for pool in pools.values()
-        for one in pool
-    }
+    found = {}
+    for pool in pools.values():
+        prefills_s = {one.id: _prefill_s(one) for one in pool}
+        for one in pool:
+            others = [other for other in pool if other is not one]
+            found[one.id] = _speed(one, others, prefills_s, costs)
+    return found
 
 
-def _speed(one: ReplicaRecord, others: Sequence[ReplicaRecord], costs: CostModel) -> ReplicaSpeed:
-    prefill_s, step_s = _prefill_s(one), one.load.step_s if one.serves("decode") else None
-    streams, names = one.load.streams, [other.id for other in others]
+def _speed(
+    one: ReplicaRecord,
+    others: Sequence[ReplicaRecord],
+    prefills_s: Mapping[str, float | None],
+    costs: CostModel,
+) -> ReplicaSpeed:
+    prefill_s, step_s = prefills_s[one.id], one.load.step_s if one.serves("decode") else None
+    streams = one.load.streams
+
+    def of_prefill() -> float:
+        found = [costs.learned_prefill_s(each.id, _PROMPT_TOKENS) for each in (one, *others)]
+        return _times(found[0], found[1:])
+
+    def of_steps() -> float:
+        found = [costs.learned_step_s(each.id, streams) for each in (one, *others)]
+        return _times(found[0], found[1:])
+
     times = max(
-        min(
-            _times(prefill_s, map(_prefill_s, others)),
-            _times(
-                costs.learned_prefill_s(one.id, _PROMPT_TOKENS),
-                (costs.learned_prefill_s(name, _PROMPT_TOKENS) for name in names),
-            ),
-        ),
-        min(
-            _times(step_s, (_step_s(other, streams) for other in others)),
-            _times(
-                costs.learned_step_s(one.id, streams),
-                (costs.learned_step_s(name, streams) for name in names),
-            ),
-        ),
+        _lesser(_times(prefill_s, (prefills_s[other.id] for other in others)), of_prefill),
+        _lesser(_times(step_s, (_step_s(other, streams) for other in others)), of_steps),
     )
     slow = f"slow: {times:.{1 if times < 10 else 0}f}x the others" if times > _LEAST_TIMES else ""
     return ReplicaSpeed(_rounded(prefill_s), _rounded(step_s), slow)
 
 
+def _lesser(now: float, learned: Callable[[], float]) -> float:
+    """The lesser of both; 0 without asking what was learned, which takes long, if `now` is well."""
+    return min(now, learned()) if now > _LEAST_TIMES else 0.0
+
+
 def _times(seconds: float | None, others: Iterable[float | None]) -> float:
     """How many times as long as the median of the others that is; 0 if that is not known."""
-    known = [other for other in others if other]
+    known = [other for other in others if other] if seconds else []
     return seconds / median(known) if seconds and known else 0.0
 
 

@@ -193,7 +193,7 @@ def _check_rows(rows: list[Json], *, slowest: bool, whole: bool) -> None:
             raise ValueError("a time that is not finite")
         if whole:
             waits_of(row)
-            [one["seconds"] + one["choice"] for one in row["behind"]]
+            [(one["stage"], one["seconds"] + one["choice"]) for one in row["behind"]]
         elif "choices" in row:
             len(row["choices"])
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from cluster.cli.requests import waits_of
+from cluster.cli.requests import queue_waits
 from cluster.telemetry.requests.behind import Blocker
 from cluster.telemetry.requests.row import ChoiceRow, RequestRow, brief, whole
 from cluster.telemetry.requests.stages import FailoverSpan
@@ -88,11 +88,11 @@ def test_requests_are_a_table_or_json(capsys: pytest.CaptureFixture[str], router
 
 
 def test_the_wait_in_the_router_stands_apart_from_the_queue_of_prefill():
-    assert waits_of(brief(ROW)) == (0.1, pytest.approx(0.3))
-    assert waits_of(brief(REFUSED)) == (None, None)
+    assert queue_waits(brief(ROW)) == (0.1, pytest.approx(0.3))
+    assert queue_waits(brief(REFUSED)) == (None, None)
     # Another router had it, and does not tell when it admitted it.
     handed_on = replace(ROW, choices=(replace(CHOICE, admitted_s=2.0),))
-    assert waits_of(brief(handed_on)) == (0.4, 0.0)
+    assert queue_waits(brief(handed_on)) == (0.4, 0.0)
 
 
 def test_a_request_that_several_routers_tell_of_is_listed_once(

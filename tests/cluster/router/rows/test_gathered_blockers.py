@@ -170,6 +170,7 @@ async def test_an_id_that_nobody_has_names_the_routers_that_are_gone():
     "bad",
     [
         {"behind": [{"choice": 0}], "choices": []},
+        {"behind": [{"choice": 0, "seconds": 1.0}], "choices": []},
         {"behind": [], "choices": [{"choice": 0, "queue_s": "long"}]},
         {"behind": [], "choices": 7},
         {"behind": []},
