@@ -102,7 +102,9 @@ class EventBuffer:
         self._wake()
 
     def end_with(self, error: TandemError) -> None:
-        """Drop the events that were not read, and end with this error."""
+        """Drop the events that were not read, and end with this error. The first end counts."""
+        if self._closed:
+            return
         self._events.clear()
         self._runs.clear()
         self.put(error)

@@ -64,6 +64,22 @@ async def test_a_client_cancels_at_one_router_what_runs_in_the_other(two_tenants
         assert not await second.cancel("r-1"), "it has ended"
 
 
+async def test_a_cancel_that_comes_by_both_routers_ends_the_stream_once(two_tenants):
+    """A client that knows two routers asks both, and the second asks the first one again."""
+    async with (
+        two_routers(two_tenants) as (local, other),
+        Client([local.router.grpc_address, other.grpc_address], api_key="a") as client,
+    ):
+        for number in range(10):
+            name = f"r-{number}"
+            stream = asyncio.create_task(client.complete([1] * 20, request_id=name, **LONG))
+            found = local.router.router.in_flight.find, other.router.in_flight.find
+            await eventually(lambda name=name: any(find("acme", name) for find in found), 10)
+            assert await client.cancel(name)
+            with pytest.raises(Cancelled, match="the request was cancelled"):
+                await asyncio.wait_for(stream, 10)
+
+
 async def test_a_request_of_a_router_that_drains_is_cancelled_too(config):
     async with two_routers(config) as (local, other), Client(other.grpc_address) as client:
         stream = asyncio.create_task(client.complete([1] * 20, request_id="r-1", **LONG))

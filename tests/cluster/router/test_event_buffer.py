@@ -92,6 +92,16 @@ async def test_an_end_replaces_unread_events():
     assert not buffer.unread
 
 
+async def test_the_first_end_counts_and_stays_to_be_read():
+    """A client that asks two routers to cancel may end its request twice before it reads."""
+    buffer, first = EventBuffer(), Cancelled("first")
+    buffer.put(tokens(0, 0, 1))
+    buffer.end_with(first)
+    buffer.end_with(Cancelled("second"))
+    assert await asyncio.wait_for(buffer.get(), 10) is first
+    assert not buffer.unread
+
+
 async def test_silence_is_filled_with_heartbeats_that_do_not_pile_up():
     buffer = EventBuffer(heartbeat_s=0.005)
     assert await buffer.get() == Heartbeat()
