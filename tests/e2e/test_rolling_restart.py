@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,7 @@ ray: {drain_s: 120}
 endpoints: {chat: {max_output_tokens: 2048, ttft_budget_ms: 600000, itl_budget_ms: 60000}}
 """
 ROLES = ("prefill", "decode", "router")
+PLACES = dict.fromkeys(ROLES, 2)
 REPLACED_S = 120
 
 
@@ -52,45 +54,53 @@ async def members(serving):
 
 
 async def processes(serving):
-    """Each process that serves, with its role."""
+    """Each process that serves, with its role; none while a router does not know all of them."""
     status = await fetch_status(serving.grpc)
     pools = [one for one in status.replicas if one.role != "router"]
     found = [(one.role, serving.pid_of(one.address)) for one in pools]
-    return found + [("router", pid) for pid in serving.pids_of(serving.grpc)]
+    found += [("router", pid) for pid in serving.pids_of(serving.grpc)]
+    return found if Counter(role for role, _ in found) == PLACES else []
 
 
-async def replaced(serving, before):
-    """Wait until as many others as `before` serve in each role, and none of `before` does."""
+async def others_serve(serving, before, count):
+    """Wait until so many of `before` have given their places to others; returns who serves.
+
+    What one router shows counts: the other one may learn of the same change a moment later.
+    """
+    now = {}
 
     async def whole():
+        nonlocal now
         now = await members(serving)
-        fresh = [role for one, role in now.items() if one not in before]
-        return sorted(fresh) == sorted(before.values()) and not set(before) & set(now)
+        left = len(before) - len(now.keys() & before.keys())
+        return left == count and Counter(now.values()) == PLACES
 
-    await eventually(whole, REPLACED_S, 0.5)
+    try:
+        await eventually(whole, REPLACED_S, 0.5)
+    except TimeoutError:
+        raise AssertionError(f"after {REPLACED_S} s {now} serve; before {before}") from None
+    return now
 
 
 async def one_by_one(serving, load, rows):
     """SIGTERM to each process in turn; the next one once another process serves in its place."""
-    for role, pid in sorted(await processes(serving), key=lambda one: ROLES.index(one[0])):
-        before, began_s = await eventually(lambda: members(serving)), time.monotonic()
+    serve = await others_serve(serving, {}, 0)
+    found = await eventually(lambda: processes(serving))
+    for role, pid in sorted(found, key=lambda one: ROLES.index(one[0])):
+        began_s = time.monotonic()
         os.kill(pid, signal.SIGTERM)
-
-        async def follows(pid=pid, before=before):
-            now = await members(serving)
-            whole = len(now) == len(before) == len(set(now) & set(before)) + 1
-            return whole and not Path(f"/proc/{pid}").exists()
-
-        await eventually(follows, REPLACED_S, 0.5)
+        serve = await others_serve(serving, serve, 1)
+        await eventually(lambda pid=pid: not Path(f"/proc/{pid}").exists(), REPLACED_S, 0.5)
         rows.append((f"SIGTERM to a {role}", began_s, time.monotonic()))
+    return serve
 
 
-async def all_at_once(serving, load, rows):
+async def all_at_once(serving, load, rows, before):
     """The command of an operator."""
-    before, began_s = await eventually(lambda: members(serving)), time.monotonic()
+    began_s = time.monotonic()
     done = await asyncio.to_thread(serving.tandem, "restart", timeout_s=240)
     assert done.returncode == 0, done.stdout + done.stderr
-    await replaced(serving, before)
+    await others_serve(serving, before, len(before))
     rows.append(("tandem restart", began_s, time.monotonic()))
 
 
@@ -98,8 +108,8 @@ async def restarted(serving, model, monkeypatch):
     load, rows = SteadyLoad(serving.grpc, serving.http, model), []
     async with load.running(monkeypatch):
         await eventually(lambda: len(load.count()) == len(KINDS))
-        await one_by_one(serving, load, rows)
-        await all_at_once(serving, load, rows)
+        serve = await one_by_one(serving, load, rows)
+        await all_at_once(serving, load, rows, serve)
     return load, rows
 
 

@@ -73,8 +73,12 @@ async def test_a_cancel_that_comes_by_both_routers_ends_the_stream_once(two_tena
         for number in range(10):
             name = f"r-{number}"
             stream = asyncio.create_task(client.complete([1] * 20, request_id=name, **LONG))
-            found = local.router.router.in_flight.find, other.router.in_flight.find
-            await eventually(lambda name=name: any(find("acme", name) for find in found), 10)
+            await eventually(
+                lambda name=name: any(
+                    one.router.in_flight.find("acme", name) for one in (local.router, other)
+                ),
+                10,
+            )
             assert await client.cancel(name)
             with pytest.raises(Cancelled, match="the request was cancelled"):
                 await asyncio.wait_for(stream, 10)
