@@ -15,12 +15,14 @@ WITH_GPU = $(if $(wildcard $(VENV)/.installed-dev),$(BIN)/python,python3)
 ACCELERATOR ?= cpu
 TORCH_INDEX ?=
 VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' tandem_client/__init__.py)
+# A cluster is many processes, and each would compile all that it imports anew.
+unexport PYTHONDONTWRITEBYTECODE
 # Tests that take minutes, and are not part of `make test`.
 CLUSTER_TESTS := tests/e2e/hosts tests/e2e/two_hosts tests/e2e/test_scaling.py \
 	tests/e2e/test_rollout.py tests/e2e/test_sleep.py tests/e2e/test_two_routers.py \
 	tests/e2e/test_ray_chaos.py tests/e2e/test_rolling_restart.py tests/e2e/test_console.py \
-	tests/e2e/test_ray_dashboard.py tests/e2e/test_faults.py \
-	tests/e2e/test_console_rollout.py tests/e2e/test_console_page.py tests/e2e/test_prometheus.py
+	tests/e2e/test_faults.py tests/e2e/test_console_rollout.py tests/e2e/test_console_page.py \
+	tests/e2e/test_dashboards.py
 # Two tests at a time, with real clusters first; one at a time if ARGS selects tests.
 BESIDE = $(if $(ARGS),,--durations 15 --durations-min 5 -n 2 --dist loadscope --no-loadscope-reorder tests/e2e tests)
 # The code of the public API lives in the client's package and is registered under its path there, so

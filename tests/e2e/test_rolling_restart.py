@@ -54,12 +54,12 @@ async def members(serving):
 
 
 async def processes(serving):
-    """Each process that serves, with its role; none while a router does not know all of them."""
+    """A process of each role that serves; none while a router does not know all of them."""
     status = await fetch_status(serving.grpc)
     pools = [one for one in status.replicas if one.role != "router"]
     found = [(one.role, serving.pid_of(one.address)) for one in pools]
     found += [("router", pid) for pid in serving.pids_of(serving.grpc)]
-    return found if Counter(role for role, _ in found) == PLACES else []
+    return dict(found) if Counter(role for role, _ in found) == PLACES else {}
 
 
 async def others_serve(serving, before, count):
@@ -83,11 +83,11 @@ async def others_serve(serving, before, count):
 
 
 async def one_by_one(serving, load, rows):
-    """SIGTERM to each process in turn; the next one once another process serves in its place."""
+    """SIGTERM to a process of each role; the next one once another process serves in its place."""
     serve = await others_serve(serving, {}, 0)
     found = await eventually(lambda: processes(serving))
-    for role, pid in sorted(found, key=lambda one: ROLES.index(one[0])):
-        began_s = time.monotonic()
+    for role in ROLES:
+        pid, began_s = found[role], time.monotonic()
         os.kill(pid, signal.SIGTERM)
         serve = await others_serve(serving, serve, 1)
         await eventually(lambda pid=pid: not Path(f"/proc/{pid}").exists(), REPLACED_S, 0.5)

@@ -1,4 +1,7 @@
-"""Every query of board, alerts and drills, asked of a real Prometheus over a real cluster."""
+"""Ray's dashboard, and the queries of board, alerts and drills, over a real cluster.
+
+The dashboard is read back through its API. The queries are asked of a real Prometheus.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,10 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import yaml
 
@@ -30,7 +35,8 @@ from tests.eventually import eventually
 from tests.helm import queries
 from tests.helm.chart import CHART
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240), needs_prometheus]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+TOKEN = Path.home() / ".ray" / "auth_token"
 PAGE = CHART.parents[1] / "docs" / "howto" / "grafana-and-alerts.md"
 # Metrics that plain traffic leaves without a value, each with what it takes.
 WITHOUT = {
@@ -66,13 +72,45 @@ endpoints:
 """
 
 
-async def test_each_query_finds_what_it_asks_for(model, model_folder, tmp_path):
-    (tmp_path / "config.yaml").write_text(CONFIG)
+@pytest.fixture(scope="module")
+def serving(model, model_folder, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("dashboards")
+    (folder / "config.yaml").write_text(CONFIG)
     arguments = ("--model", str(model_folder), "--dtype", "float32")
-    with (
-        serve(*arguments, "--config", str(tmp_path / "config.yaml"), folder=tmp_path) as serving,
-        prometheus(as_the_page_says(serving), tmp_path) as server,
-    ):
+    config = ("--config", str(folder / "config.yaml"))
+    with serve(*arguments, *config, folder=folder, level="info") as running:
+        yield running
+
+
+async def test_deployments_replicas_and_their_logs_read_well(serving):
+    headers = {"authorization": f"Bearer {TOKEN.read_text().strip()}"}
+    async with httpx.AsyncClient(base_url=serving.dashboard, headers=headers) as client:
+        body = {"model": "tiny", "prompt": [1, 2, 3], "max_tokens": 4}
+        asked = await client.post(f"{serving.http}/completions", json=body, timeout=60)
+        assert asked.status_code == 200
+        shown = (await client.get("/api/serve/applications/")).raise_for_status().json()
+        deployments = shown["applications"]["tandem"]["deployments"]
+        assert deployments.keys() == {"router", "prefill", "decode"}
+        for role, said in (
+            ("router", "request ended"),
+            ("prefill", "first token sampled"),
+            ("decode", "decode ended"),
+        ):
+            (replica,) = deployments[role]["replicas"]
+            assert replica["state"] == "RUNNING"
+            name = replica["log_file_path"].lstrip("/")
+            asks = {"node_id": replica["node_id"], "filename": name, "lines": 1000}
+
+            async def told(asks=asks, said=said):
+                answer = await client.get("/api/v0/logs/file", params=asks)
+                return answer.status_code == 200 and said in answer.text
+
+            await eventually(told, 60, 0.2)
+
+
+@needs_prometheus
+async def test_each_query_finds_what_it_asks_for(serving, tmp_path):
+    with prometheus(as_the_page_says(serving), tmp_path) as server:
         board = json.loads(
             (
                 serving.session() / "metrics/grafana/dashboards/tandem_grafana_dashboard.json"
