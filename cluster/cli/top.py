@@ -27,7 +27,7 @@ _ASKED = 50
 def add_top(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `tandem top`."""
     text = "requests that arrived in the last 90s, 15m, 2h or 1d (default: 5m)"
-    parser.add_argument("--since", type=seconds_from, default=300.0, metavar="TIME", help=text)
+    parser.add_argument("--since", type=_since, default=300.0, metavar="TIME", help=text)
     text = "seconds between two looks (default: 2); once, and as plain text, where it is piped"
     parser.add_argument("--every", type=_every, default=2.0, metavar="SECONDS", help=text)
 
@@ -96,6 +96,13 @@ def _tables(sections: list[TopTable]) -> Group:
             table.add_row(*map(Text, row))
         tables.append(table)
     return Group(*tables)
+
+
+def _since(text: str) -> float:
+    """A time by which counts are divided."""
+    if not (value := seconds_from(text)):
+        raise argparse.ArgumentTypeError("must be more than 0 s")
+    return value
 
 
 def _every(text: str) -> float:

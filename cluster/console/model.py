@@ -23,6 +23,7 @@ from cluster.console.time_series import STEP_S, WINDOW_S
 from cluster.console.ttft_sample import TtftSample
 from cluster.console.words import NO_RISE, REASON_NAMES, STAGE_NAMES
 from cluster.telemetry.requests.row import RequestRow
+from cluster.telemetry.requests.row_clock import row_clock
 
 # Bound: the rows of this router in one event, and in one answer to another router.
 MOST_ROWS = 40
@@ -59,7 +60,7 @@ class _Sections:
 
 
 class ConsoleModel:
-    """What every page shows; made once for all of them. `clock` gives seconds since the epoch.
+    """What every page shows; made once for all of them. `clock` is that of the rows.
 
     `counts` takes what is counted of this router and of what its source tells of others.
     """
@@ -67,7 +68,7 @@ class ConsoleModel:
     def __init__(
         self,
         source: ModelSource,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = row_clock,
         counts: Counts | None = None,
     ) -> None:
         self._source = source

@@ -14,6 +14,7 @@ from cluster.console.model import FIRST_ROWS, MOST_ROWS, ConsoleModel
 from cluster.console.peer_news import PeerNews, RunningNews, by_kind
 from cluster.console.row_view import row_view
 from cluster.console.source import Json, ModelSource
+from cluster.telemetry.requests.row_clock import row_clock
 
 # Promise: requests are polled so often at most, however many routers ask.
 _POLL_S = 0.4
@@ -26,10 +27,10 @@ _MOST_COUNTS = 500
 class NewsFeed:
     """Answers from a model of its own. `source` tells of this router alone.
 
-    `clock` gives seconds since the epoch.
+    `clock` is that of the rows.
     """
 
-    def __init__(self, source: ModelSource, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, source: ModelSource, clock: Callable[[], float] = row_clock) -> None:
         self._source = source
         self._log = CountLog()
         self._counts = LoggedCounts(self._log)

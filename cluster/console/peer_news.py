@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from math import isfinite
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -23,7 +22,8 @@ from cluster.console.rise.lengths import TextLength
 from cluster.console.row_view import named
 from cluster.console.running_itl import prominence
 from cluster.console.source import Json
-from cluster.console.ttft_sample import TtftSample
+from cluster.console.ttft_sample import MOST_TOLD, TtftSample
+from cluster.gateway.sse import dump
 from cluster.telemetry.requests.row_order import end
 from engine.errors import Unavailable
 
@@ -92,10 +92,39 @@ def _try(news: PeerNews) -> None:
     numbers = [each for group in groups for one in group for each in _numbers(one)]
     numbers += [each for one in news.answers for each in (one.at, one.tokens)]
     numbers += [end(row) for row in news.rows]
-    numbers += [one for row in news.running.rows for one in _prominence(row, 0.0)]
-    if not (all(map(isfinite, numbers)) and all(one.sound for one in news.first_tokens)):
-        raise ValueError("a number is not finite, or a stage is missing")
-    merged_tenants(news.tenants, [news.tenants])
+    numbers += [each for row in news.running.rows for each in _prominence(row, 0.0)]
+    numbers += [news.running.count, news.running.waiting, news.running.stalled, news.skipped]
+    for tenant in news.tenants.values():
+        uses = [each for use in tenant["caps"].values() for each in _of_cap(use)]
+        numbers += [tenant["served"], tenant["waiting_requests"], *uses]
+    if not (all(map(_is_bounded, numbers)) and all(one.sound for one in news.first_tokens)):
+        raise ValueError("a number is too large or none, or a stage is missing")
+    for row in (*news.rows, *news.running.rows):
+        check_row(row)
+    dump({"tenants": news.tenants})
+
+
+def check_row(row: Json) -> None:
+    """Read what pages show of a row of another router; raises ValueError where it is bad."""
+    for name in ("request_id", "endpoint", "tenant"):
+        if not isinstance(row.get(name, ""), str):
+            raise ValueError(f"{name} is no text")
+    if not row.get("request_id"):
+        raise ValueError("a row without a request")
+    dump(row)
+
+
+def _is_bounded(number: float) -> bool:
+    """Whether it is a number that can be counted. It raises TypeError for no number."""
+    return abs(number) <= MOST_TOLD
+
+
+def _of_cap(use: Json) -> Iterator[float]:
+    """The numbers of a use of a cap: a tenant without a cap has no limits."""
+    yield use["used"]
+    for limit in (use["here"], use["cap"]):
+        if limit is not None:
+            yield limit
 
 
 def _numbers(count: Iterable[object]) -> Iterator[float]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import isfinite
 from typing import Self
 
 from cluster.console.source import RunningView
@@ -11,6 +10,8 @@ from cluster.telemetry.requests.row import ChoiceRow, RequestRow
 from cluster.telemetry.requests.stages import stages_of
 
 STAGES = ("admission", "failover", "prefill_queue", "prefill", "first_flush")
+# Bound: a number that another router tells. So no sum of such numbers is infinite.
+MOST_TOLD = 1e15
 # The pools whose capacity ends a wait in the router.
 _POOL_OF_WAIT = {
     **dict.fromkeys(("itl", "kv_blocks", "decode_batch"), "decode"),
@@ -95,7 +96,7 @@ class TtftSample:
         """Whether it can be counted: a router of another version may tell other stages."""
         tokens = self.prompt_tokens, self.answer_tokens or 0
         numbers = (self.at, self.ttft_s, *tokens, *self.stages)
-        return len(self.stages) == len(STAGES) and all(map(isfinite, numbers))
+        return len(self.stages) == len(STAGES) and all(abs(one) <= MOST_TOLD for one in numbers)
 
     @property
     def capped(self) -> bool:

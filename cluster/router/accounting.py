@@ -23,6 +23,7 @@ from cluster.telemetry import router_metrics as metrics
 from cluster.telemetry.labels import Labels, RequestLabels
 from cluster.telemetry.request_log import RequestLog
 from cluster.telemetry.requests.row import RUNNING, ChoiceRow, RequestRow
+from cluster.telemetry.requests.row_clock import EPOCH_S
 from cluster.telemetry.requests.row_metrics import count_row
 from engine.errors import Overloaded, TandemError
 from protos.status import one_line
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# From monotonic time to seconds since the epoch; one value, so that rows can be compared.
-EPOCH_S = time.time() - time.monotonic()
 # Bound: tokens of a prompt and of an answer in a row.
 _SHOWN_TOKENS = 1024
 

@@ -62,7 +62,8 @@ class Connector:
                 await dialling.proved
         except TandemError as error:
             raise Unavailable(f"no connection: {error.message}") from None
-        except (OSError, ValueError) as error:  # TimeoutError and ssl.SSLError are OSErrors
+        # TimeoutError and ssl.SSLError are OSErrors, and a port beyond 65535 overflows.
+        except (OSError, ValueError, OverflowError) as error:
             reason = str(error) or f"no answer for {timeout_s:g} s"
             raise Unavailable(f"no connection: {reason}") from None
         finally:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from typing import Any
 
 from cluster.console.app import Console
 from cluster.console.source import RunningView
+from cluster.telemetry.requests.row_clock import row_clock
 from cluster.tenants.api_keys import ApiKeys
 from cluster.tenants.hashed_keys import KeyOwner, hash_of
 from tests.cluster.console.scripted_source import ScriptedSource, choice, row
@@ -64,7 +64,7 @@ def running(name: str, age_s: float = 1.0, **more: Any) -> RunningView:
     """A request that runs."""
     known = {"tenant": "acme", "ttft_s": 0.1} | more
     tenant, name_of = known.pop("tenant"), known.pop("endpoint", "chat")
-    return RunningView(name, tenant, name_of, "interactive", time.time() - age_s, **known)
+    return RunningView(name, tenant, name_of, "interactive", row_clock() - age_s, **known)
 
 
 class PageSource(ScriptedSource):
@@ -94,7 +94,7 @@ class PageSource(ScriptedSource):
 
     def ended(self, name: str = "r", ttft_s: float = 0.1, **more: Any) -> None:
         """A request ended just now."""
-        at = time.time() - 1.0
+        at = row_clock() - 1.0
         made = row(name, at, *(() if "outcome" in more else (choice(ttft_s),)), **more)
         self.rows.add(made)
 

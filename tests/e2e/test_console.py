@@ -150,12 +150,15 @@ async def test_charts_move_and_names_with_markup_are_text(url):
         assert await chart.screenshot() != first
         await page.locator("#link-list li").first.wait_for()
         rates = await text_of(page, "#link-list")
-        assert "B/s" in await changes(page, "#link-list", rates)
+        await changes(page, "#link-list", rates)
+        # A link shows the last seconds, and a busy machine may move nothing in them.
+        await page.locator("#link-list", has_text="B/s").wait_for()
+        await page.locator(".link.moving").first.wait_for(state="attached")
         moving = "() => getComputedStyle(document.querySelector('.link')).animationName"
-        assert await page.locator(".link.moving").count() > 0
         await page.emulate_media(reduced_motion="reduce")
         assert await page.evaluate(moving) == "none"
-        assert "first tokens" in await text_of(page, "#headline")
+        # On a busy machine it may tell of a rise.
+        assert "TTFT" in await text_of(page, "#headline")
         assert not await page.locator("img").count()
 
 
@@ -167,7 +170,7 @@ async def test_replicas_and_tenants_have_their_figures(url):
         await show(page, "tenants")
         acme = page.locator("#tenant-rows tr").filter(has_text="acme").locator("td")
         await acme.nth(4).filter(has_text="tokens/s").wait_for()
-        assert int(await acme.nth(1).inner_text()) > 0
+        assert int((await acme.nth(1).inner_text()).replace(",", "")) > 0
         assert await acme.nth(2).inner_text() == "0"
 
 
@@ -188,6 +191,7 @@ async def test_a_request_opens_as_a_waterfall(url):
     async with console(url) as page, traffic(url):
         await show(page, "requests")
         await page.fill("#filter-text", "acme")
+        await page.locator("#ended-rows button.open").first.wait_for()
         await page.check("#filter-paused")
         await page.locator("#ended-rows button.open").first.click()
         rows = page.locator("#request-body .waterfall th")
@@ -261,6 +265,7 @@ async def test_axe_finds_nothing_serious(url, size, scheme):
             wider = "() => document.scrollingElement.scrollWidth - innerWidth"
             assert await page.evaluate(wider) <= 0, name
         await show(page, "requests")
+        await page.locator("#ended-rows button.open").first.wait_for()
         await page.check("#filter-paused")
         await page.locator("#ended-rows button.open").first.click()
         await page.locator("#request-body .waterfall th").first.wait_for()
@@ -275,6 +280,7 @@ async def test_a_stream_goes_on_while_its_replica_is_killed(url, serving):
         stream = asyncio.create_task(long_stream(serving, begun))
         await asyncio.wait_for(begun.wait(), 30)
         where = page.locator("tr:has(button[aria-label='stop long']) td").nth(6)
+        await where.filter(has_text="decode").wait_for()
         victim = (await where.inner_text()).split(" → ")[-1]
         await show(page, "overview")
         await page.click(f"button[aria-label='kill {victim}']")

@@ -128,7 +128,7 @@ async def test_each_query_finds_what_it_asks_for(serving, tmp_path):
                 return not lacking
 
             with suppress(TimeoutError):
-                await eventually(found, 60, 1)
+                await eventually(found, 100, 1)
             assert not lacking
         for text in asked.values():
             server.query(text)

@@ -107,7 +107,7 @@ async def all_at_once(serving, load, rows, before):
 async def restarted(serving, model, monkeypatch):
     load, rows = SteadyLoad(serving.grpc, serving.http, model), []
     async with load.running(monkeypatch):
-        await eventually(lambda: len(load.count()) == len(KINDS))
+        await eventually(lambda: len(load.count()) == len(KINDS), REPLACED_S)
         serve = await one_by_one(serving, load, rows)
         await all_at_once(serving, load, rows, serve)
     return load, rows

@@ -37,7 +37,7 @@ class LocalCluster:
     def replicas(self) -> list[Replica]:
         return [*self.prefill, *self.decode]
 
-    async def idle(self, timeout_s: float = 5.0) -> None:
+    async def idle(self, timeout_s: float = 20.0) -> None:
         """Wait until no replica holds a block or a request; raises TimeoutError."""
         await eventually(lambda: not any(in_use(replica) for replica in self.replicas), timeout_s)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import signal
 import sys
 import time
 from contextlib import asynccontextmanager
@@ -24,7 +23,14 @@ from protos.router_pb2 import ListRequestsRequest
 from tandem_client import Client
 from tests.eventually import eventually
 from tests.integration.local import OPERATOR_KEY, cluster
-from tests.integration.test_all_routers import NAMED_S, at, rows_at, shared_secret, two_routers
+from tests.integration.test_all_routers import (
+    NAMED_S,
+    at,
+    frozen,
+    rows_at,
+    shared_secret,
+    two_routers,
+)
 from tests.integration.test_console import LONG
 from tests.integration.test_frozen import START_S, member_process
 from tests.integration.test_resumable import die
@@ -150,8 +156,7 @@ async def test_a_cancel_does_not_wait_for_a_frozen_router(shared_secret):
     ):
         await eventually(lambda: local.router.peers.others())
         assert not await local.client.cancel("nobody")
-        process.send_signal(signal.SIGSTOP)
-        try:
+        async with frozen(process, local):
             asked_s = time.monotonic()
             async with Client(local.router.grpc_address, retries=0) as client:
                 with pytest.raises(Unavailable, match="a router did not answer"):
@@ -160,8 +165,6 @@ async def test_a_cancel_does_not_wait_for_a_frozen_router(shared_secret):
             found = await fetch_requests([local.router.grpc_address], wanted, OPERATOR_KEY)
             assert time.monotonic() - asked_s < NAMED_S
             assert found.silent == {"router-1": "it did not answer for 1 s"}
-        finally:
-            process.send_signal(signal.SIGCONT)
 
 
 async def test_rows_of_a_dead_router_are_gone_and_explain_says_so(config):

@@ -23,27 +23,28 @@ ASKED = {"resumable": True, "ignore_eos": True, "request_id": "mine"}
 
 
 async def adopted(local, other, client, *, has, **options):
-    """The row of a stream whose router dies once a choice has so many tokens, and that time."""
+    """The row of a stream whose router dies once a choice has so many tokens, and when it died."""
     read = Read(client.generate(PROMPT, **ASKED, **options))
     await eventually(lambda: any(len(ids) >= has for ids in read.have.values()))
-    died_at = time.time()
+    dies_at = time.time()
     await die(local.router)
-    await asyncio.wait_for(read.task, 30)
+    died_at = time.time()
+    await asyncio.wait_for(read.task, 60)
     (row,) = (row for row in other.requests.store if row.request_id == "mine")
-    return row, read, died_at
+    return row, read, (dies_at, died_at)
 
 
 async def test_the_silence_after_the_death_of_a_router_is_a_failover(config):
     prices = RequestLogConfig(prefill_price=3600.0)
     with recorded() as page:
         async with two_routers(replace(config, request_log=prices)) as (local, other, client):
-            row, read, died_at = await adopted(local, other, client, has=30, max_tokens=200)
+            row, read, died = await adopted(local, other, client, has=30, max_tokens=200)
     (choice,) = row.choices
     assert (row.completion_tokens, choice.completion_tokens) == (200, 200)
     assert (choice.failovers, [one.replica for one in choice.failover_spans]) == (1, [""])
     (lost,) = choice.failover_spans
     assert choice.ttft_s < lost.begin_s < lost.end_s < choice.ttlt_s
-    assert abs(row.received_at + lost.begin_s - died_at) < 0.5
+    assert died[0] - 1.0 < row.received_at + lost.begin_s < died[1] + 0.1
     # No other router may take the stream before the lease of the dead one ends.
     assert LEASE_S / 2 < choice.failover_pause_s == lost.end_s - lost.begin_s
     assert choice.longest_stall_s == pytest.approx(choice.failover_pause_s, abs=0.02)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import signal
 import time
 from contextlib import asynccontextmanager
@@ -15,6 +16,7 @@ import pytest
 from bench.failover.member import SECRET
 from cluster.client.admin_client import fetch_requests, fetch_status, list_requests
 from cluster.config.security import SecurityConfig
+from cluster.discovery.redis_directory import Directory
 from cluster.replica_record import ReplicaRecord
 from cluster.router.server import RouterServer
 from cluster.tenants.hashed_keys import hash_of
@@ -31,7 +33,7 @@ from tests.integration.test_frozen import member_process
 __all__ = ["keyed"]
 SHORT = {"max_tokens": 4}
 # The longest time between two events, and until a frozen router is named, on a busy machine.
-MOST_TICK_S, NAMED_S = 1.5, 3.5
+MOST_TICK_S, NAMED_S = 3.0, 8.0
 
 
 @asynccontextmanager
@@ -47,6 +49,25 @@ async def two_routers(config):
             yield local, other
         finally:
             await other.stop()
+
+
+@asynccontextmanager
+async def frozen(process, local):
+    """The process of the other router is frozen while the block runs, and keeps its lease.
+
+    Else it would be luck on a busy machine whether it is asked before its lease ends.
+    """
+    (record,) = local.router.peers.others()
+    longer = replace(local.config.directory, lease_s=60.0)
+    patient = Directory.of(replace(local.config, directory=longer))
+    process.send_signal(signal.SIGSTOP)
+    try:
+        await patient.renew(record)
+        yield
+    finally:
+        process.send_signal(signal.SIGCONT)
+        await patient.remove(record.id)
+        await patient.close()
 
 
 def at(router, headers=OPERATOR):
@@ -119,7 +140,8 @@ async def test_top_and_console_of_any_router_have_the_same_figures(config):
                 served = feed.state["served"].items()
                 assert counts == {name: (one["tokens"], one["requests"]) for name, one in served}
                 assert counts == {"default": (6 * 44, 6)}
-                assert found.tenants[0].cap == "0 of 1,024 running"
+                # The routers give each other parts of the cap at any time.
+                assert re.fullmatch(r"0 of [\d,]+ running", found.tenants[0].cap)
                 status = await fetch_status(router.grpc_address, OPERATOR_KEY)
                 times = {one.id: (one.prefill_s, one.step_s, one.slow) for one in status.replicas}
                 await feed.until(lambda one, times=times: shown_times(one) == times)
@@ -248,8 +270,7 @@ async def test_a_frozen_router_is_named_and_delays_nobody(shared_secret):
     ):
         await feed.until(lambda one: one.state["routers"] == {"router-1": None})
         await local.client.complete([1] * 30, request_id="here", max_tokens=4)
-        process.send_signal(signal.SIGSTOP)
-        try:
+        async with frozen(process, local):
             frozen_s = time.monotonic()
             ticks = [frozen_s]
             while not (feed.state["routers"].get("router-1") or "").startswith("it did not"):
@@ -257,7 +278,6 @@ async def test_a_frozen_router_is_named_and_delays_nobody(shared_secret):
                 ticks.append(time.monotonic())
             assert max(map(sub, ticks[1:], ticks)) < MOST_TICK_S
             assert ticks[-1] - frozen_s < NAMED_S
-            # It has its lease for 3 s more at most, so all of this is asked at once.
             asked_s = time.monotonic()
             listed, explained, stopped, ended = await asyncio.gather(
                 fetch_requests(
@@ -274,8 +294,6 @@ async def test_a_frozen_router_is_named_and_delays_nobody(shared_secret):
             for refused, status in ((explained, 404), (stopped, 503)):
                 assert refused.status_code == status
                 assert "no answer of router-1" in refused.json()["error"]["message"]
-        finally:
-            process.send_signal(signal.SIGCONT)
 
 
 async def test_a_router_of_an_older_version_is_named(config):

@@ -123,7 +123,7 @@ async def test_a_guided_stream_goes_on_on_another_router(config):
         read = Read(client.generate(PROMPTS[1], resumable=True, **options))
         await read.has(30)
         await die_router(local.router)
-        await asyncio.wait_for(read.task, 30)
+        await asyncio.wait_for(read.task, 60)
         assert read.have == whole.have and read.finish == whole.finish
         assert other.router.running == 0
 

@@ -116,7 +116,7 @@ async def test_everything_on_a_broken_link_fails_at_once():
         await fails(pair, "bad", list(range(20)), list(range(20, 40)))
         for task in (waiting_offer, admitting, parked):
             with pytest.raises(LinkBroken):
-                await asyncio.wait_for(task, 0.5)
+                await asyncio.wait_for(task, 1.5)
         await pair.move("good", [5], [6])
 
 

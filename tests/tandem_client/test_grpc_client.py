@@ -137,7 +137,7 @@ async def test_closing_the_stream_cancels(client, generator):
     events = client.generate("a", request_id="r1")
     await anext(events)
     await events.aclose()
-    await eventually(lambda: generator.closed == ["r1"], 1.0)
+    await eventually(lambda: generator.closed == ["r1"], 10)
 
 
 async def test_a_cancelled_task_cancels_and_stays_cancelled(client, generator):
@@ -147,7 +147,7 @@ async def test_a_cancelled_task_cancels_and_stays_cancelled(client, generator):
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    await eventually(lambda: generator.closed == ["r1"], 1.0)
+    await eventually(lambda: generator.closed == ["r1"], 10)
 
 
 async def test_cancel_by_id(client, generator):

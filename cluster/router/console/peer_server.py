@@ -9,9 +9,9 @@ from collections.abc import Callable
 from google.protobuf.message import DecodeError
 
 from cluster.console.news_feed import NewsFeed
-from cluster.router.peers.clocks import row_clock
 from cluster.router.peers.peer_calls import MOST_ANSWER_BYTES, SMALL_BYTES, deadline
 from cluster.router.rows.gathered_rows import GatheredRows
+from cluster.telemetry.requests.row_clock import row_clock
 from engine.errors import Internal, InvalidRequest, TandemError
 from protos.peer_pb2 import PeerAnswer, PeerQuestion, StopAnswer
 from protos.status import failure_to_proto

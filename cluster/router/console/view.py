@@ -11,10 +11,11 @@ from cluster.console.peer_news import PeersTold
 from cluster.console.source import Json, RunningView
 from cluster.discovery.rollout import RolloutState
 from cluster.replica_record import ReplicaRecord
-from cluster.router.accounting import EPOCH_S, RequestAccount
+from cluster.router.accounting import RequestAccount
 from cluster.router.canary.routing import CanaryState
 from cluster.router.console.parts import KnownCluster, OwnRouter
 from cluster.router.console.replica_speed import speeds
+from cluster.telemetry.requests.row_clock import EPOCH_S
 
 _LOAD = (
     *("waiting", "running", "streams", "batch_limit", "prompt_tokens_due"),

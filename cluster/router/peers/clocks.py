@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import math
-import time
 from dataclasses import dataclass
-
-from cluster.router.accounting import EPOCH_S
 
 # Numerics: two clocks drift apart by so much of the time at most (RFC 5905 assumes 15e-6 of each).
 DRIFT = 30e-6
@@ -40,8 +37,3 @@ class ClockDifference:
 
 
 SAME_CLOCK = ClockDifference()
-
-
-def row_clock() -> float:
-    """Now, as the rows of this router count: seconds since the epoch."""
-    return time.monotonic() + EPOCH_S

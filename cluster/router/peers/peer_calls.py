@@ -17,7 +17,8 @@ from cluster.api.error_mapping import error_from_failure
 from cluster.api.event_streams import end
 from cluster.display_text import long_time
 from cluster.replica_record import ReplicaRecord
-from cluster.router.peers.clocks import ClockDifference, row_clock
+from cluster.router.peers.clocks import ClockDifference
+from cluster.telemetry.requests.row_clock import row_clock
 from engine.errors import TandemError, Unavailable
 from protos.peer_pb2 import PeerAnswer, PeerQuestion
 from protos.status import one_line

@@ -16,6 +16,8 @@ from dataclasses import asdict, dataclass, field
 
 from cluster.console.row_view import in_its_words
 from cluster.console.source import Json
+from cluster.console.words import in_words
+from cluster.gateway.sse import dump
 from cluster.router.peers.clocks import SAME_CLOCK, ClockDifference
 from cluster.router.peers.peer_calls import Peers
 from cluster.telemetry.requests.behind import (
@@ -133,6 +135,20 @@ class GatheredBlockers:
         return [asdict(one) for one in found]
 
 
+def check_whole(row: Json) -> None:
+    """Read all of a row of another router that is told and added to; raises one of BAD_ROW."""
+    waits = waits_of(row)
+    _question(waits)
+    if not all(isinstance(one.choice, int) and isinstance(one.replica, str) for one in waits):
+        raise ValueError("a wait of no choice or replica")
+    for one in row["behind"]:
+        if not isinstance(one["choice"], int) or not isinstance(one["stage"], str):
+            raise ValueError("a blocker of no choice or stage")
+        if not isinstance(one["seconds"], int | float):
+            raise ValueError("a blocker of no time")
+    in_words(row)
+
+
 def _question(waits: list[ReplicaWait]) -> PeerQuestion:
     wire = [
         peer_pb2.ReplicaWait(
@@ -149,13 +165,15 @@ def _question(waits: list[ReplicaWait]) -> PeerQuestion:
 
 
 def _read(text: str) -> Json:
-    """A blocker of another router; raises one of BAD_ROW."""
+    """A blocker of another router, which JSON can tell; raises one of BAD_ROW."""
     found: Json = json.loads(text)
     seconds = float(found["seconds"])
     if not 0 < seconds < math.inf:
         raise ValueError("no time")
     read: Json = {name: kind(found[name]) for name, kind in _KINDS.items()}
-    return {**found, **read, "seconds": seconds}
+    blocker = {**found, **read, "seconds": seconds}
+    dump(blocker)
+    return blocker
 
 
 def _longest(own: list[Json], others: list[Json]) -> list[Json]:

@@ -5,24 +5,29 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
 from pydantic import TypeAdapter
 
 from cluster.api.limits import LISTED_ROWS
-from cluster.console.peer_news import merged_tenants
+from cluster.console.peer_news import check_row, merged_tenants
 from cluster.console.row_view import named, row_view, whole_view
 from cluster.console.source import Json
 from cluster.console.time_series import WINDOW_S
 from cluster.console.ttft_sample import TtftSample
 from cluster.router.peers.peer_calls import Peers
 from cluster.router.rows.endpoint_figures import figures_of, joined
-from cluster.router.rows.gathered_blockers import BAD_ROW, GatheredBlockers, KnownClocks
+from cluster.router.rows.gathered_blockers import (
+    BAD_ROW,
+    GatheredBlockers,
+    KnownClocks,
+    check_whole,
+)
 from cluster.router.rows.tenant_figures import busiest, tenants_of
-from cluster.telemetry.requests.behind import waits_of, with_blockers
+from cluster.telemetry.requests.behind import with_blockers
 from cluster.telemetry.requests.row import RequestRow, brief, with_choices
+from cluster.telemetry.requests.row_clock import row_clock
 from cluster.telemetry.requests.row_order import rank
 from cluster.telemetry.requests.store import RequestStore, RowFilter
 from protos.peer_pb2 import PeerQuestion, RowsAnswer, RowsQuestion
@@ -181,7 +186,7 @@ def _within_bound(rows: list[Json]) -> list[Json]:
 
 
 def _first_tokens(rows: Sequence[RequestRow]) -> list[TtftSample]:
-    since = time.time() - WINDOW_S
+    since = row_clock() - WINDOW_S
     samples = (TtftSample.of_row(row) for row in rows if row.received_at >= since)
     return [one for one in samples if one is not None]
 
@@ -189,11 +194,11 @@ def _first_tokens(rows: Sequence[RequestRow]) -> list[TtftSample]:
 def _check_rows(rows: list[Json], *, slowest: bool, whole: bool) -> None:
     """Read the rows of another router once; raises one of BAD_ROW."""
     for row in rows:
+        check_row(row)
         if not math.isfinite(rank(row, slowest=slowest)):
             raise ValueError("a time that is not finite")
         if whole:
-            waits_of(row)
-            [(one["stage"], one["seconds"] + one["choice"]) for one in row["behind"]]
+            check_whole(row)
         elif "choices" in row:
             len(row["choices"])
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import Callable, Sequence
 
 from cluster.console.rise.lengths import answer_of
@@ -13,6 +12,7 @@ from cluster.console.ttft_sample import TtftSample
 from cluster.gateway.grpc_methods import Context, Received, answering
 from cluster.router.rows.gathered_rows import GatheredRows, RowList
 from cluster.router.rows.tenant_figures import busiest
+from cluster.telemetry.requests.row_clock import row_clock
 from protos.peer_pb2 import RowsQuestion
 from protos.router_pb2 import ListRequestsRequest, ListRequestsResponse
 
@@ -52,5 +52,5 @@ def _response(found: RowList) -> ListRequestsResponse:
 
 def _rises(samples: Sequence[TtftSample]) -> list[str]:
     answers = [answer for one in samples if (answer := answer_of(one)) is not None]
-    found = rises(samples, time.time(), answers)
+    found = rises(samples, row_clock(), answers)
     return [json.dumps(one.to_json()) for one in found]

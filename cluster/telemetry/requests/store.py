@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -12,6 +11,7 @@ from itertools import islice
 from cluster.api.limits import LISTED_ROWS, MAX_LISTED_ROWS
 from cluster.api.validation import check_name, check_request_id
 from cluster.telemetry.requests.row import RequestRow
+from cluster.telemetry.requests.row_clock import row_clock
 from engine.errors import InvalidRequest
 
 MOST_ROWS = 10_000
@@ -62,11 +62,11 @@ class RowFilter:
     def chosen(self, rows: Iterable[RequestRow], now: float | None = None) -> list[RequestRow]:
         """The chosen ones of `rows`, in the order of their ends, which is that of `rows`.
 
-        `now` is time.time().
+        `now` is `row_clock`, by which `received_at` counts, too.
         """
         since = 0.0
         if self.since_s:
-            since = (time.time() if now is None else now) - self.since_s
+            since = (row_clock() if now is None else now) - self.since_s
         found = [row for row in rows if self._takes(row) and row.received_at >= since]
         return _named(found, self.request_id) if self.request_id else found
 

@@ -158,6 +158,12 @@ def test_a_wrong_interval_is_refused(router: Router, capsys, wrong):
     assert run(capsys, "top", "--address", router.address, f"--every={wrong}")[0] == 2
 
 
+@pytest.mark.parametrize("wrong", ["0", "0.0m"])
+def test_no_time_at_all_is_refused(router: Router, capsys, wrong):
+    code, _, error = run(capsys, "top", "--address", router.address, f"--since={wrong}")
+    assert code == 2 and "must be more than 0 s" in error
+
+
 def test_piped_it_is_one_page_without_colours(router: Router, capsys):
     router.admin.rows = [json.dumps(brief(ROW)), json.dumps(brief(REFUSED))]
     code, out, _ = run(capsys, "top", "--address", router.address, "--since", "2m")
@@ -201,7 +207,7 @@ async def test_a_frozen_router_at_a_shared_port_delays_a_look_by_one_more_questi
 
 async def test_the_last_question_leaves_the_second_that_an_answer_takes(router: Router):
     """The first question ends after 5 s, and a router waits for a frozen one for 1 s."""
-    async with shared_port(router, frozen=2) as address, asyncio.timeout(3.9):
+    async with shared_port(router, frozen=2) as address, asyncio.timeout(4.4):
         assert (await admin_client.fetch_status(address, "key")).replicas
 
 

@@ -9,6 +9,8 @@ from array import array
 
 from cluster.console.model import ConsoleModel
 from cluster.console.source import RunningView
+from cluster.telemetry.requests import row_clock as clock_of_rows
+from cluster.telemetry.requests.row_clock import row_clock
 from cluster.telemetry.requests.store import RequestStore
 from tests.cluster.console.scripted_source import NOW, ScriptedSource, choice, row
 
@@ -51,6 +53,17 @@ def test_a_first_token_and_a_transfer_count_once_though_the_request_runs_and_end
     assert changes["served"] == {"acme": {"tokens": 10, "requests": 1, "refused": 0}}
     source.rows.add(row("r2", NOW - 2, one))
     assert first_tokens(model.changes()) == 2
+
+
+async def test_a_step_of_the_wall_clock_empties_no_chart(monkeypatch):
+    source = ScriptedSource()
+    monkeypatch.setattr(clock_of_rows, "EPOCH_S", clock_of_rows.EPOCH_S - 3600)
+    model = ConsoleModel(source)
+    source.rows.add(row("late", row_clock() - 20, choice()))
+    await model.catch_up()
+    source.rows.add(row("r", row_clock() - 2, choice()))
+    assert first_tokens(model.changes()) == 2
+    assert abs(model.whole()["now"] - row_clock()) < 60
 
 
 def test_names_of_requests_that_fail_take_no_place_from_endpoints():

@@ -126,12 +126,14 @@ def test_a_log_lets_the_oldest_go():
 
 
 SAMPLE = asdict(TtftSample(NOW, "chat", "acme", "prefill-0", 0.3, (0.1, 0.0, 0.1, 0.1, 0.0)))
+ENDED = {"request_id": "r", "received_at": 1.0, "total_s": 1.0}
+RUNS = {"request_id": "r", "received_at": 1.0, "ttft_s": None}
 SOUND = json.loads(
     PeerNews(
         *(1, 1),
         ended=((1.0, "chat", None, 0.0, False),),
-        rows=({"received_at": 1.0, "total_s": 1.0},),
-        running=RunningNews(1, 1, ({"ttft_s": None, "received_at": 1.0},)),
+        rows=(ENDED,),
+        running=RunningNews(1, 1, (RUNS,)),
         first_tokens=(TtftSample(**SAMPLE),),
         tenants={"acme": tenant(1, 5)},
     ).to_json()
@@ -161,13 +163,26 @@ def test_fields_of_a_newer_version_are_ignored_and_those_of_an_older_one_missing
         {"answers": [asdict(TextLength(NOW, "acme", 7)) | {"tokens": 10**400}]},
         {"served": {}},
         {"turned_away": [[float("nan"), "acme"]]},
-        {"rows": [{"received_at": "late"}]},
+        {"rows": [ENDED | {"received_at": "late"}]},
         {"rows": [{}]},
+        {"rows": [{"received_at": 1.0}]},
+        {"rows": [ENDED | {"ttft_s": float("nan")}]},
+        {"rows": [ENDED | {"stages": [["prefill", 0.0, float("inf")]]}]},
+        {"rows": [ENDED | {"request_id": ["r"]}]},
+        {"rows": [ENDED | {"tenant": 7}]},
         {"running": {"rows": [{"ttft_s": None}]}},
-        {"running": {"rows": [{"ttft_s": 1.0, "received_at": "late"}]}},
+        {"running": {"rows": [RUNS | {"received_at": "late"}]}},
+        {"running": {"rows": [RUNS | {"tokens": float("nan")}]}},
+        {"running": {"count": 10**400}},
         {"tenants": {"acme": {}}},
         {"tenants": {"acme": 7}},
         {"tenants": {"acme": tenant(1, 5) | {"caps": {"concurrent": {"used": None}}}}},
+        {"tenants": {"acme": tenant(1, 5, served="much")}},
+        {"tenants": {"acme": tenant(1, 5, served=float("nan"))}},
+        {"tenants": {"acme": tenant("one", 5)}},
+        {"tenants": {"acme": tenant(1, "five")}},
+        {"tenants": {"acme": tenant(1, 5) | {"weight": float("inf")}}},
+        {"tenants": {"acme": tenant(1, 5) | {"waiting_requests": "one"}}},
     ],
 )
 def test_news_that_could_end_a_feed_are_refused(wrong):

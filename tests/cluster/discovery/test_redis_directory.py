@@ -102,7 +102,7 @@ async def test_every_call_has_a_deadline(directory: Directory, server: EmbeddedR
         started = time.monotonic()
         with pytest.raises(Unavailable, match=r"^Redis \(directory\.url\): "):
             await directory.members()
-        assert time.monotonic() - started < 1
+        assert time.monotonic() - started < 10
     # An answer that came too late is not taken for the next call's.
     await directory.register(record())
     assert await directory.members() == [record()]

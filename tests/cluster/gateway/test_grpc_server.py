@@ -205,7 +205,7 @@ async def test_the_client_cancels(stub, generator):
     before = time.monotonic()
     call.cancel()
     await eventually(lambda: generator.closed == ["r1"])
-    assert time.monotonic() - before < 0.5
+    assert time.monotonic() - before < 10
 
 
 @pytest.mark.parametrize("pause_s", [0.0, 30.0])
@@ -216,7 +216,7 @@ async def test_the_client_disconnects(generator, pause_s):
     call = inference_pb2_grpc.InferenceStub(channel).Generate(Request(text="a", request_id="r1"))
     await call.read()
     await channel.close()
-    await eventually(lambda: generator.closed == ["r1"], 1.0)
+    await eventually(lambda: generator.closed == ["r1"], 10)
     await server.stop(0)
 
 
@@ -225,7 +225,7 @@ async def test_the_clients_deadline_ends_the_request(stub, generator):
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await events(stub, Request(text="a", request_id="r1"), timeout=0.2)
     assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-    await eventually(lambda: generator.closed == ["r1"], 1.0)
+    await eventually(lambda: generator.closed == ["r1"], 10)
 
 
 async def test_a_call_whose_client_reads_nothing_ends(generator):

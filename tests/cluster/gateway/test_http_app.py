@@ -295,14 +295,14 @@ async def test_health_and_metrics(client, generator):
 
 
 async def test_the_first_token_is_sent_at_once(generator):
-    generator.pause_s = 0.2
+    generator.pause_s = 1.0
     async with (
         front_end(generator) as port,
         opened(port, CHAT, HELLO | {"stream": True, "max_tokens": 5}) as (reader, _),
     ):
         before = time.monotonic()
         await reader.readuntil(b'"content":"one"')
-        assert time.monotonic() - before < 0.35
+        assert time.monotonic() - before < 1.9
 
 
 def test_the_tenant_is_a_header():

@@ -40,7 +40,7 @@ async def test_streams_go_on_while_redis_stands_still(
             began_s = time.monotonic()
             stream.put(tokens(1))
             await router.wrote(client, 2)
-            assert time.monotonic() - began_s < 3 * store.timeout_s
+            assert time.monotonic() - began_s < store.timeout_s + 10
             assert client.suspensions == [True]
             for index in range(2, 500):
                 stream.put(tokens(index))

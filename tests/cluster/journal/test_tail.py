@@ -70,7 +70,7 @@ async def test_a_tail_of_this_router_is_woken_at_once(store: JournalStore) -> No
                 stream.put(tokens(index))
                 assert await waiting == tokens(index)
                 waits.append(time.monotonic() - began_s)
-        assert sorted(waits)[5] < 0.3, "a poll would take a second"
+        assert sorted(waits)[5] < 0.7, "a poll would take a second"
 
 
 async def test_a_tail_that_does_not_follow_ends_behind_what_there_is(store: JournalStore) -> None:
@@ -82,7 +82,7 @@ async def test_a_tail_that_does_not_follow_ends_behind_what_there_is(store: Jour
             tail = JournalTail(
                 other.store, stream.stream_id, cursor, other.writer.watch, follow=False
             )
-            async with asyncio.timeout(1):
+            async with asyncio.timeout(10):
                 return await collected(tail)
 
         for index in range(2 * PIECE):

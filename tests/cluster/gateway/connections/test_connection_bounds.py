@@ -163,7 +163,7 @@ async def test_a_client_that_closed_all_of_its_connection_cancels(generator):
         writer.write(head.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body)
         await eventually(lambda: generator.started)
         writer.close()
-        await eventually(lambda: len(generator.closed) == 1, 2.0)
+        await eventually(lambda: len(generator.closed) == 1, 5)
         assert not generator.finished
 
 

@@ -12,9 +12,9 @@ from cluster.console.news_feed import NewsFeed
 from cluster.console.peer_news import PeerNews
 from cluster.router.console import peer_server
 from cluster.router.console.peer_server import PeerServer
-from cluster.router.peers.clocks import row_clock
 from cluster.router.peers.peer_calls import MOST_ANSWER_BYTES, Peers
 from cluster.router.rows.gathered_rows import GatheredRows
+from cluster.telemetry.requests.row_clock import row_clock
 from engine.errors import InvalidRequest, Unavailable
 from protos.peer_pb2 import (
     BlockersQuestion,

@@ -46,10 +46,10 @@ async def test_all_other_routers_are_asked_and_no_replica():
 async def test_a_router_that_does_not_answer_is_named_and_the_others_count():
     async with peers_of(frozen=never, one=saying(lambda question: FOUND)) as (peers, _):
         began_s = time.monotonic()
-        answers = await peers.ask_all(QUESTION, timeout_s=0.2)
-        assert time.monotonic() - began_s < 2
+        answers = await peers.ask_all(QUESTION, timeout_s=1.0)
+        assert time.monotonic() - began_s < 10
     assert answers.found == {"one": FOUND}
-    assert answers.silent == {"frozen": "it did not answer for 0.2 s"}
+    assert answers.silent == {"frozen": "it did not answer for 1 s"}
 
 
 async def test_a_port_that_takes_connections_and_says_nothing_is_given_up():
@@ -58,6 +58,15 @@ async def test_a_port_that_takes_connections_and_says_nothing_is_given_up():
         peers = Peers("here", lambda: [record("frozen", address)], connector())
         answers = await peers.ask_all(QUESTION, timeout_s=0.2)
     assert "frozen" in answers.silent
+
+
+@pytest.mark.parametrize("address", ["nothing", "127.0.0.1:", "127.0.0.1:99999", "\0:1"])
+async def test_a_router_with_an_odd_address_is_named_and_hides_no_other(address):
+    async with peers_of(one=saying(lambda question: FOUND)) as (peers, records):
+        records.append(record("odd", address))
+        answers = await peers.ask_all(QUESTION)
+    assert answers.found == {"one": FOUND}
+    assert answers.silent["odd"].startswith("no connection: ")
 
 
 async def test_the_answer_that_is_wanted_ends_the_wait():
@@ -110,10 +119,10 @@ ALIVE = bytes(4)
 async def test_half_an_answer_and_signs_of_life_are_none_in_time(answer):
     async with beside(answer, 0.01 if answer == ALIVE else 60.0) as peers:
         began_s = time.monotonic()
-        answers = await peers.ask_all(QUESTION, timeout_s=0.3)
-        assert time.monotonic() - began_s < 2
+        answers = await peers.ask_all(QUESTION, timeout_s=1.0)
+        assert time.monotonic() - began_s < 10
     assert answers.found == {"one": FOUND}
-    assert answers.silent == {"odd": "it did not answer for 0.3 s"}
+    assert answers.silent == {"odd": "it did not answer for 1 s"}
 
 
 async def test_a_huge_answer_is_refused_by_its_length_alone():

@@ -85,7 +85,7 @@ async def test_a_router_that_does_not_answer_is_a_reason_and_no_answer():
             began_s = time.monotonic()
             with pytest.raises(Unavailable) as raised:
                 await stops.cancel("r" if tenant == "evil" else "nobody", tenant)
-            assert time.monotonic() - began_s < ASK_S + 2
+            assert time.monotonic() - began_s < ASK_S + 10
             told.append(raised.value.message)
         assert told[0] == told[1] and "frozen" not in told[0], (
             "it names what a tenant must not know"

@@ -10,10 +10,11 @@ import pytest
 
 from cluster.console.news_feed import NewsFeed
 from cluster.router.console.peer_server import PeerServer
-from cluster.router.peers.clocks import row_clock
 from cluster.router.peers.peer_calls import Peers
 from cluster.router.rows.gathered_rows import GatheredRows, rows_question
+from cluster.telemetry.requests.behind import with_blockers
 from cluster.telemetry.requests.row import ChoiceRow, RequestRow
+from cluster.telemetry.requests.row_clock import row_clock
 from cluster.telemetry.requests.store import RequestStore, RowFilter
 from protos.peer_pb2 import BlockersAnswer, PeerAnswer, RowsAnswer
 from tests.cluster.console.scripted_source import ScriptedSource
@@ -166,6 +167,13 @@ async def test_an_id_that_nobody_has_names_the_routers_that_are_gone():
         assert (await rows.gather(rows_question(RowFilter()))).silent == {}
 
 
+WHOLE = with_blockers(
+    row("late", 1.0, queue_s=3.0, prefill_s=0.1, ttft_s=3.2),
+    [row("own", 1.0, queue_s=1.5, prefill_s=1.0)],
+)
+(BEHIND,), (CHOICE,) = WHOLE["behind"], WHOLE["choices"]
+
+
 @pytest.mark.parametrize(
     "bad",
     [
@@ -173,17 +181,20 @@ async def test_an_id_that_nobody_has_names_the_routers_that_are_gone():
         {"behind": [{"choice": 0, "seconds": 1.0}], "choices": []},
         {"behind": [], "choices": [{"choice": 0, "queue_s": "long"}]},
         {"behind": [], "choices": 7},
-        {"behind": []},
+        {"choices": None},
+        {"behind": [BEHIND | {"choice": "0"}], "choices": []},
+        {"behind": [BEHIND | {"stage": ["prefill_queue"]}], "choices": []},
+        {"behind": [BEHIND | {"seconds": "1"}], "choices": []},
+        {"behind": [], "choices": [CHOICE | {"choice": "first"}]},
+        {"behind": [], "choices": [CHOICE | {"choice": None}]},
+        {"behind": [], "choices": [CHOICE | {"prefill_replica": 7}]},
+        {"behind": [], "choices": [CHOICE | {"stages": [{"stage": "prefill"}]}]},
         {"received_at": float("nan"), "behind": [], "choices": []},
         "[" * 100_000,
     ],
 )
 async def test_a_bad_row_of_another_router_is_a_reason(bad):
-    text = (
-        bad
-        if isinstance(bad, str)
-        else json.dumps({"request_id": "late", "received_at": 1.0} | bad)
-    )
+    text = bad if isinstance(bad, str) else json.dumps(WHOLE | bad)
     answer = PeerAnswer(rows=RowsAnswer(rows=[text]))
     async with peers_of(odd=saying(lambda question: answer)) as (peers, _):
         found = await GatheredRows(store(row("late", 1.0)), peers).gather(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import asdict
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from cluster.console.ttft_sample import TtftSample
 from cluster.router.rows.gathered_rows import GatheredRows, rows_question
 from cluster.router.rows.tenant_figures import busiest
+from cluster.telemetry.requests.row_clock import row_clock
 from cluster.telemetry.requests.store import RequestStore, RowFilter
 from engine.errors import InvalidRequest
 from protos.peer_pb2 import PeerAnswer, PeerQuestion, RowsAnswer, RowsQuestion
@@ -38,6 +40,11 @@ def other(rows):
     return serve
 
 
+def told(text):
+    """A row of another router with these fields more."""
+    return '{"request_id": "b", "received_at": 1, ' + text + "}"
+
+
 def names_of(found):
     return [one["request_id"] for one in found.rows]
 
@@ -62,14 +69,29 @@ async def test_rows_of_all_routers_come_in_the_order_of_the_filter():
 
 
 @pytest.mark.parametrize(
-    "bad", ["{", "[]", "{}", "7", '{"received_at": "late"}', '{"received_at": null}']
+    "bad",
+    [
+        *("{", "[]", "{}", "7", '{"received_at": 1}'),
+        *(told('"received_at": "late"'), told('"received_at": null')),
+        *(told('"ttft_s": NaN'), told('"ttft_s": 1e999'), told('"stages": [["prefill", 0, NaN]]')),
+        *(told('"tenant": ["acme"]'), told('"request_id": 7')),
+    ],
 )
 async def test_rows_that_cannot_be_read_are_a_reason(bad):
-    answer = PeerAnswer(rows=RowsAnswer(rows=['{"received_at": 1}', bad]))
+    answer = PeerAnswer(rows=RowsAnswer(rows=[told('"total_s": 1'), bad]))
     async with peers_of(odd=saying(lambda question: answer)) as (peers, _):
         found = await GatheredRows(store("a"), peers).gather(RowsQuestion())
     assert names_of(found) == ["a"]
     assert found.silent == {"odd": "its rows cannot be read"}
+
+
+async def test_first_tokens_explain_rises_though_the_wall_clock_stepped(monkeypatch):
+    rows, wall = RequestStore(), time.time()
+    rows.add(row("a", row_clock() - 5, choice()))
+    monkeypatch.setattr(time, "time", lambda: wall + 3600)
+    wanted = RowsQuestion(wanted=ListRequestsRequest(rises=True))
+    answer = await GatheredRows(rows, None).answer(wanted)
+    assert len(json.loads(answer.first_tokens)) == 1
 
 
 SHORT = asdict(TtftSample(NOW, "chat", "acme", "prefill-0", 0.3, (0.1, 0.2)))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import replace
 
 import pytest
 
 from cluster.telemetry.requests.row import ChoiceRow, RequestRow
+from cluster.telemetry.requests.row_clock import row_clock
 from cluster.telemetry.requests.store import RequestStore, RowFilter
 from engine.errors import InvalidRequest
 
@@ -46,6 +48,15 @@ def test_the_id_of_a_client_finds_its_requests():
     rows = [replace(row("mine-0a1b"), x_request_id="mine"), row("mine-0"), row("other")]
     assert [one.request_id for one in RowFilter(request_id="mine").of(rows)] == ["mine-0a1b"]
     assert [one.request_id for one in RowFilter(request_id="mine-0").of(rows)] == ["mine-0"]
+
+
+@pytest.mark.parametrize("step_s", [3600.0, -3600.0])
+def test_a_step_of_the_wall_clock_changes_no_list(monkeypatch, step_s):
+    """A host that slept, or a late NTP: the rows of before and of behind have one clock."""
+    rows = [row("old", received_at=row_clock() - 1800), row("new", received_at=row_clock() - 10)]
+    wall = time.time()
+    monkeypatch.setattr(time, "time", lambda: wall + step_s)
+    assert [one.request_id for one in RowFilter(since_s=300.0).of(rows)] == ["new"]
 
 
 def test_the_rows_behind_a_number():

@@ -171,4 +171,4 @@ def test_a_collector_that_never_answers_holds_the_end_for_one_bound(monkeypatch)
             tracer.end(tracer.begin(""), ENDED)
         began_s = time.monotonic()
         tracer.close()
-        assert time.monotonic() - began_s < 3
+        assert time.monotonic() - began_s < 5, "all batches by themselves take longer"
