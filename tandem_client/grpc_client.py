@@ -10,11 +10,14 @@ Errors are the classes of `tandem_client.errors` that the router raised.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, suppress
+from functools import partial
 from typing import Any, Self, TypedDict, Unpack
 
 import grpc
+import grpc.aio
 from google.protobuf import message
 
 from tandem_client.call_tries import CallTries, NotTaken, tandem_errors
@@ -27,6 +30,7 @@ from tandem_client.protos import inference_pb2
 from tandem_client.resumption import ResumedStream
 from tandem_client.router_address import Address
 from tandem_client.router_channels import RouterChannel, RouterChannels
+from tandem_client.silence_watch import SILENCE_S
 
 # Bound: the time in which a caller that gave up ends its stream.
 _GIVE_UP_S = 2.0
@@ -44,7 +48,10 @@ class ClientOptions(TypedDict, total=False):
 
 
 class Client:
-    """A channel to each router. `timeout_s` bounds the calls that do not stream.
+    """A channel to each router. `timeout_s` bounds `cancel` and `model`.
+
+    Other calls have a `timeout_s` of their own. Without it they wait as long as their router says
+    anything: after 25 s of silence they raise Unavailable.
 
     - A target is host:port, `grpcs://host:port` for TLS, or a RouterAddress with an authority of
       your own. Several targets are the routers of one cluster: the first healthy one gets a call.
@@ -151,18 +158,20 @@ class Client:
         while True:
             router = self._routers.first
             call = router.stub.Generate(request, timeout=tries.left_s(), metadata=self._metadata)
-            try:
-                async with tandem_errors(call):
-                    async for wire in call:
-                        tries.over(router)
-                        event = event_from_proto(wire)
-                        if event is not None:
-                            yield event
-                return
-            except (NotTaken, TandemError) as failed:
-                await tries.another(router, failed)
-            finally:
-                call.cancel()
+            with router.silence.over(call) as watched:
+                try:
+                    async with tandem_errors(call):
+                        while (
+                            wire := await watched.read(SILENCE_S, patient=True)
+                        ) is not grpc.aio.EOF:
+                            tries.over(router)
+                            event = event_from_proto(wire)
+                            if event is not None:
+                                yield event
+                    return
+                except (NotTaken, TandemError) as error:
+                    failed = watched.silence or error
+            await tries.another(router, failed)
 
     async def complete(
         self, prompt: Input, *, timeout_s: float | None = None, **options: Unpack[Options]
@@ -230,13 +239,30 @@ class Client:
         run the request does not answer.
         """
         request = inference_pb2.CancelRequest(request_id=request_id, stream_id=stream_id)
+        ends_s = time.monotonic() + self._timeout_s
         if request_id and len(self._routers) > 1:
-            asked = [self._ask(one, "Cancel", request, self._timeout_s) for one in self._routers]
-            answers = await asyncio.gather(*asked, return_exceptions=True)
-            found = [one.found for one in answers if not isinstance(one, BaseException)]
-            if found:
-                return any(found)
-        return bool((await self._unary("Cancel", request, self._timeout_s)).found)
+            found = await self._cancelled(request)
+            if found is not None:
+                return found
+        left_s = max(0.0, ends_s - time.monotonic())
+        return bool((await self._unary("Cancel", request, left_s)).found)
+
+    async def _cancelled(self, request: inference_pb2.CancelRequest) -> bool | None:
+        """Ask all routers until one has ended the request; None where none answers."""
+        ask = partial(self._ask, method="Cancel", request=request, timeout_s=self._timeout_s)
+        asking = [asyncio.create_task(ask(one)) for one in self._routers]
+        answered = None
+        try:
+            for answer in asyncio.as_completed(asking):
+                with suppress(NotTaken, TandemError):
+                    answered = bool((await answer).found)
+                    if answered:
+                        break
+        finally:
+            for task in asking:
+                task.cancel()
+            await asyncio.gather(*asking, return_exceptions=True)
+        return answered
 
     async def model(self) -> ModelInfo:
         """The model that is served."""
@@ -260,4 +286,4 @@ class Client:
     ) -> Any:
         call = getattr(router.stub, method)(request, timeout=timeout_s, metadata=self._metadata)
         async with tandem_errors(call):
-            return await call
+            return await (call if timeout_s is not None else router.silence.answer(call))

@@ -27,11 +27,9 @@ from tandem_client.events import Event, Started, Summary, Tokens
 from tandem_client.messages import event_from_proto
 from tandem_client.protos import inference_pb2
 from tandem_client.router_channels import RouterChannel, RouterChannels
-from tandem_client.silence_watch import WatchedCall
+from tandem_client.silence_watch import SILENCE_S, WatchedCall
 
-# Bound: a silence of a router that answers. It sends a heartbeat after 10 s without an event.
-SILENCE_S = 25.0
-# Bound: the time until such a router begins to answer `Resume`.
+# Bound: the time until a router that answers begins to answer `Resume`.
 ANSWER_S = 10.0
 _PAUSES_S = (0.02, 0.1, 0.5, 1.0)
 # Bound: calls in a row that bring nothing but an Unavailable of the router.

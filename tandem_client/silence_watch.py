@@ -3,6 +3,8 @@
 A call that waits for an event is watched. After `QUIET_S` the router is asked for its health over
 the same connection, once for all of its calls. A router that does not answer within `ANSWER_S` is
 silent. Time is counted in ticks, so that a client that stood still blames no router.
+
+A call that could not go on elsewhere is left to its router for SILENCE_S.
 """
 
 from __future__ import annotations
@@ -16,9 +18,18 @@ from tandem_client.errors import Unavailable
 
 QUIET_S = 1.5
 ANSWER_S = 1.5
+# Bound: a silence of a router that answers. It sends a heartbeat after 10 s without an event.
+SILENCE_S = 25.0
+# The part of it after which the router of a call without events is asked for its health.
+UNANSWERED_S = 10.0
 _TICK_S = 0.25
 # Whether a router says anything within so many seconds.
 Answers = Callable[[float], Awaitable[bool]]
+
+
+def silence_of(seconds: float) -> Unavailable:
+    """The error of a call whose router was silent for so long."""
+    return Unavailable(f"the router was silent for {seconds:g} s")
 
 
 class WatchedCall:
@@ -54,7 +65,7 @@ class WatchedCall:
 
     def end(self, silent_s: float) -> None:
         """End the call, because its router was silent for so long."""
-        self.silence = Unavailable(f"the router was silent for {silent_s:g} s")
+        self.silence = silence_of(silent_s)
         self._call.cancel()
 
 
@@ -78,6 +89,22 @@ class SilenceWatch:
             yield watched
         finally:
             self._calls.discard(watched)
+            call.cancel()
+
+    async def answer(self, call: Any) -> Any:
+        """The answer of a call that does not stream and has no deadline.
+
+        Raises Unavailable where the router says nothing for SILENCE_S, not even about its health.
+        """
+        waiting = asyncio.ensure_future(_awaited(call))
+        try:
+            while not (await asyncio.wait([waiting], timeout=UNANSWERED_S))[0]:
+                if not await self._answers(SILENCE_S - UNANSWERED_S) and not waiting.done():
+                    self._on_silence()
+                    raise silence_of(SILENCE_S)
+            return waiting.result()
+        finally:
+            waiting.cancel()
             call.cancel()
 
     def close(self) -> None:
@@ -109,3 +136,7 @@ class SilenceWatch:
         for one in quiet:
             if one.is_quiet:
                 one.end(QUIET_S + ANSWER_S)
+
+
+async def _awaited(call: Any) -> Any:
+    return await call

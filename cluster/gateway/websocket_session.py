@@ -60,16 +60,21 @@ _RESTARTS = 1012
 Opened = tuple[Messages, AsyncIterator[tuple[int, Event]]]
 
 
+def _new_future() -> asyncio.Future[TandemError]:
+    return asyncio.get_running_loop().create_future()
+
+
 @dataclass(slots=True)
 class _SocketRun:
     """A generation on a socket: how it begins, and how it ends if its stream is resumable.
 
-    Closing the events of a resumable stream only detaches from it.
+    Closing the events of a resumable stream only detaches from it. `cancelled` has the last message
+    of one that was cancelled.
     """
 
     open: Callable[[], Awaitable[Opened]]
     end: Callable[[], Awaitable[object]] | None
-    cancelled: asyncio.Event = field(default_factory=asyncio.Event)
+    cancelled: asyncio.Future[TandemError] = field(default_factory=_new_future)
 
 
 class SocketSession:
@@ -79,6 +84,8 @@ class SocketSession:
         self._gateway = gateway
         self._socket = socket
         self._runs: dict[str, _SocketRun] = {}
+        # The ids of generations that have ended, whose last message is on its way.
+        self._ending: list[str] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._over = asyncio.Event()
         self._ended = asyncio.Event()
@@ -139,12 +146,19 @@ class SocketSession:
             if not await self._gateway.generator.cancel_stream(stream_id, tenant):
                 raise NotFound("no such stream runs", field="stream_id")
             return cancelled(name, stream_id)
-        if name not in self._runs:
+        run = self._runs.get(name)
+        if run is None:
+            if name in self._ending:
+                return None  # an answer would come before its last message
             raise NotFound(f"nothing runs here under the id {name!r}", field="id")
-        run = self._runs[name]
-        if run.end is not None:
-            await run.end()
-        run.cancelled.set()
+        last: TandemError = Cancelled("the request was cancelled")
+        try:
+            if run.end is not None:
+                await run.end()
+        except TandemError as error:
+            last = error  # the stream goes on, and this socket leaves it
+        if not run.cancelled.done():
+            run.cancelled.set_result(last)
         return None
 
     async def _begin(self, name: str, kind: str, document: Json, size: int) -> None:
@@ -205,9 +219,9 @@ class SocketSession:
     async def _run(self, name: str, run: _SocketRun) -> None:
         """Run one generation; the last message tells how it ended."""
         try:
-            last = await unless(run.cancelled.wait(), self._relay(run))
+            last = await unless(run.cancelled, self._relay(run))
             if last is None:
-                last = failed(name, Cancelled("the request was cancelled"))
+                last = failed(name, run.cancelled.result())
         except TandemError as error:
             last = failed(name, error)
         except (WebSocketDisconnect, TimeoutError) as error:
@@ -219,7 +233,11 @@ class SocketSession:
         finally:
             # Before the client learns of the end and uses the id again.
             del self._runs[name]
-        await self._send_last(last)
+        self._ending.append(name)
+        try:
+            await self._send_last(last)
+        finally:
+            self._ending.remove(name)
 
     async def _relay(self, run: _SocketRun) -> Json:
         """Write a generation's messages; returns the last one."""

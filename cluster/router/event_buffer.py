@@ -53,7 +53,10 @@ class _TokenRun:
 class EventBuffer:
     """Takes events without waiting; a slow reader gets larger events.
 
-    Its size is bounded by the request's `max_tokens` for each choice. Until `close` it adds a
+        open ──put──▶ open ──put of a Summary or an error, end_with, close──▶ closed
+
+    A closed buffer takes nothing more, so the first end counts, and stays until it is read. The
+    size is bounded by the request's `max_tokens` for each choice. While it is open, it adds a
     Heartbeat after each `heartbeat_s` without an event that every front end writes to its client.
     """
 
@@ -97,6 +100,8 @@ class EventBuffer:
             if isinstance(event, Summary) and self._at_end:
                 self._events.extend(self._runs.values())
             self._events.append(event)
+        if isinstance(event, Summary | TandemError):
+            self.close()
         if _is_written(event):
             self._heard_s = self._loop.time()
         self._wake()
@@ -108,7 +113,6 @@ class EventBuffer:
         self._events.clear()
         self._runs.clear()
         self.put(error)
-        self.close()
 
     def close(self) -> None:
         """Take no more events. Idempotent."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 
 from cluster.api import Summary
 from cluster.api.event_streams import end
@@ -28,16 +27,19 @@ class RequestTasks:
     def start(self, running: RunningRequest, phases: Callable[[], Awaitable[Summary]]) -> None:
         """Serve the request in a task of its own."""
         running.task = asyncio.create_task(self._drive(running, phases))
+        # A task that is cancelled before its first step runs nothing of `_drive`.
+        running.task.add_done_callback(lambda _: self._end_cancelled(running))
 
     async def release(self, running: RunningRequest) -> None:
         """End a request: stop its task, and free its id. Idempotent."""
         running.events.close()
         self._running.remove(running)
-        if running.task is not None:
-            running.task.cancel()
-            with suppress(asyncio.CancelledError):
-                await asyncio.shield(running.task)
-        running.ended()
+        try:
+            if running.task is not None:
+                running.task.cancel()
+                await asyncio.wait([running.task])
+        finally:
+            running.ended()
 
     def detach(self, running: RunningRequest, outlive: Callable[[], Awaitable[None]]) -> None:
         """Let a request go on without a client, until its end or until `outlive` returns."""
@@ -68,20 +70,31 @@ class RequestTasks:
         self, running: RunningRequest, phases: Callable[[], Awaitable[Summary]]
     ) -> None:
         """Serve the request; the last event is its summary or its error."""
-        account, outcome = running.account, "cancelled"
-        last: Summary | TandemError = Cancelled("the request was cancelled")
         try:
-            last = await phases()
-            outcome = "ok"
+            self._end(running, "ok", await phases())
         except TandemError as error:
-            outcome, last = type(error).__name__, error
+            self._end(running, type(error).__name__, error)
         except asyncio.CancelledError:
-            last = running.ended_by or last
-            outcome = outcome if isinstance(last, Cancelled) else type(last).__name__
+            self._end_cancelled(running)
             raise
         except Exception as error:
-            outcome, last = "Internal", Internal(f"internal error: {type(error).__name__}")
-            log.exception("request failed", extra={"request_id": account.request_id})
-        finally:
-            self._accounting.ended(account, outcome, last)
+            log.exception("request failed", extra={"request_id": running.account.request_id})
+            self._end(running, "Internal", Internal(f"internal error: {type(error).__name__}"))
+
+    def _end_cancelled(self, running: RunningRequest) -> None:
+        last = running.ended_by or Cancelled("the request was cancelled")
+        outcome = "cancelled" if isinstance(last, Cancelled) else type(last).__name__
+        self._end(running, outcome, last)
+
+    def _end(self, running: RunningRequest, outcome: str, last: Summary | TandemError) -> None:
+        """Count the end, and tell the client. The first end counts, and always reaches it."""
+        if running.counted:
+            return
+        running.counted = True
+        try:
+            self._accounting.ended(running.account, outcome, last)
+        except Exception:
+            log.exception(
+                "an end was not counted", extra={"request_id": running.account.request_id}
+            )
         running.put(last)

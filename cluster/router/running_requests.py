@@ -31,7 +31,7 @@ class RunningRequest:
 
     A resumable request has a `stream`, through which its events go. `on_end` is called with it
     once, when nothing runs behind it any more. `delivered`: its client took an event. `ended_by` is
-    why the router ended it, for its row.
+    why the router ended it, for its row. `counted`: its end is in the metrics and in the log.
     """
 
     account: RequestAccount
@@ -42,6 +42,7 @@ class RunningRequest:
     on_end: Callable[[JournaledStream], None] | None = None
     delivered: bool = False
     ended_by: TandemError | None = None
+    counted: bool = False
 
     def put(self, event: Event | TandemError) -> None:
         """Send an event to the client, and first to the journal where the request has a stream."""
@@ -50,19 +51,22 @@ class RunningRequest:
         else:
             self.stream.put(event)
 
-    def cancel(self, error: TandemError) -> None:
-        """End the request with this error. Its task may not have begun yet."""
-        self.ended_by = self.ended_by or error
-        if self.task is not None:
-            self.task.cancel()
-        if self.stream is not None:
-            self.stream.put(error)
-        self.events.end_with(error)
+    def cancel(self, error: TandemError) -> bool:
+        """End the request with this error, in any phase; False where it has ended."""
+        if not self.runs:
+            return False
+        self._end(error)
+        return True
+
+    @property
+    def runs(self) -> bool:
+        """Whether its task has not ended. Its client may read the end later."""
+        return self.task is not None and not self.task.done()
 
     @property
     def outlives(self) -> bool:
         """Whether the request goes on without its client."""
-        return self.stream is not None and self.task is not None and not self.task.done()
+        return self.stream is not None and self.runs
 
     def ended(self) -> None:
         """Note that the task has ended, or never began. Idempotent."""
@@ -75,7 +79,16 @@ class RunningRequest:
         goes_on = "another router goes on with this stream"
         # Here it ends as if cancelled: it has not failed.
         self.ended_by = self.ended_by or Cancelled(goes_on)
-        self.cancel(Unavailable(goes_on, retry_after_s=0.0))
+        # Also after the task: the journal refused its last events, so its client did not get them.
+        self._end(Unavailable(goes_on, retry_after_s=0.0))
+
+    def _end(self, error: TandemError) -> None:
+        self.ended_by = self.ended_by or error
+        if self.task is not None:
+            self.task.cancel()
+        self.events.end_with(error)
+        if self.stream is not None:
+            self.stream.put(error)
 
 
 class RunningRequests:

@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from cluster.api import Resumability, Started, Summary, Tokens
+from cluster.api import Event, Resumability, Started, Summary, Tokens
+from cluster.api.event_streams import closing
 from engine.errors import (
     Cancelled,
     InvalidRequest,
@@ -21,6 +22,7 @@ from engine.errors import (
     Unavailable,
 )
 from engine.types.sampling_params import SamplingParams
+from tests.chaos.cancels import CancelWay, cancel
 from tests.chaos.faults import Fault
 from tests.chaos.web_clients import Clients, FrontEnd
 from tests.exactness import Case, excused, tie_of_a_draw
@@ -31,6 +33,8 @@ ENDS_S = 90.0
 _LOGPROB_ERROR = 2e-3
 _GREEDY: dict[str, Any] = {"temperature": 0.0, "ignore_eos": True}
 _SEEDED: dict[str, Any] = {"temperature": 1.0, "ignore_eos": True}
+# A request that is cancelled has so many tokens, and ends at about that time, or has many more.
+LATE_TOKENS = 100
 _PENALTIES = {"repetition_penalty": 1.2, "frequency_penalty": 0.3, "presence_penalty": 0.1}
 
 
@@ -61,7 +65,7 @@ def requests(seed: int, each: int) -> list[Request]:
             "n": seeded | {"n": 3},
             "stop": greedy | {"stop": ["\x00never"]},
             "batch": greedy | {"endpoint": "batch"},
-            "cancel": greedy | {"max_tokens": 1000},
+            "cancel": greedy | {"max_tokens": LATE_TOKENS if number % 2 else 1000},
             "score": {},
         }
         for kind, options in kinds.items():
@@ -72,7 +76,10 @@ def requests(seed: int, each: int) -> list[Request]:
 
 @dataclass
 class Answer:
-    """What came: token ids by choice, text, log-probabilities, reasons, or scores."""
+    """What came: token ids by choice, text, log-probabilities, reasons, or scores.
+
+    `left`: its client did not read it to its end.
+    """
 
     ids: dict[int, list[int]] = field(default_factory=dict)
     text: dict[int, str] = field(default_factory=dict)
@@ -83,6 +90,7 @@ class Answer:
     suspended: bool = False
     started: bool = False
     ended: bool = False
+    left: bool = False
 
 
 @dataclass(eq=False)
@@ -103,6 +111,7 @@ class Stream:
     request: Request
     resumable: bool
     cancel_after: int = 0
+    cancel_way: CancelWay = "once"
     front_end: FrontEnd = "grpc"
     answer: Answer = field(default_factory=Answer)
     error: BaseException | None = None
@@ -132,30 +141,49 @@ class Stream:
         self.answer.ended = True
 
     async def _read(self, clients: Clients, options: dict[str, Any], on_tokens: OnTokens) -> None:
-        client = clients.of(self.front_end)
-        answer, last_s, want = self.answer, time.monotonic(), options["max_tokens"]
-        async for event in client.generate(self.request.prompt, **options):
-            now_s = time.monotonic()
-            self.longest_s, last_s = max(self.longest_s, now_s - last_s), now_s
-            if isinstance(event, Started):
-                answer.started = True
-            elif isinstance(event, Tokens):
-                ids = answer.ids.setdefault(event.choice, [])
-                if event.index != len(ids):
-                    answer.repeated += 1
-                ids += event.ids
-                answer.text[event.choice] = answer.text.get(event.choice, "") + event.text
-                answer.finish[event.choice] = event.finish_reason
-                if event.choice == 0:
-                    answer.logprobs += [one.logprob for one in event.sampled]  # type: ignore[misc]
-                on_tokens(self.name, len(ids), want)
-                if self.cancel_after and len(ids) >= self.cancel_after:
-                    self.cancel_after = 0
-                    await client.cancel(self.name)
-            elif isinstance(event, Resumability):
-                answer.suspended = event.suspended
-            elif isinstance(event, Summary):
-                answer.ended = True
+        last_s, stream_id = time.monotonic(), ""
+        cancels = list[asyncio.Task[None]]()
+        events = clients.of(self.front_end).generate(self.request.prompt, **options)
+        try:
+            async with closing(events):
+                async for event in events:
+                    now_s = time.monotonic()
+                    self.longest_s, last_s = max(self.longest_s, now_s - last_s), now_s
+                    if isinstance(event, Started):
+                        stream_id = event.stream_id
+                    have = self._take(event)
+                    if have:
+                        on_tokens(self.name, have, options["max_tokens"])
+                    if self.cancel_after and have >= self.cancel_after:
+                        self.cancel_after = 0
+                        where = clients, self.front_end, self.name, stream_id
+                        cancels.append(asyncio.create_task(cancel(self.cancel_way, *where)))
+                        if self.cancel_way == "leaving":
+                            self.answer.left = True
+                            return
+        finally:
+            await asyncio.gather(*cancels)
+
+    def _take(self, event: Event) -> int:
+        """Note an event; the number of tokens of its choice."""
+        answer = self.answer
+        if isinstance(event, Started):
+            answer.started = True
+        elif isinstance(event, Resumability):
+            answer.suspended = event.suspended
+        elif isinstance(event, Summary):
+            answer.ended = True
+        elif isinstance(event, Tokens):
+            ids = answer.ids.setdefault(event.choice, [])
+            if event.index != len(ids):
+                answer.repeated += 1
+            ids += event.ids
+            answer.text[event.choice] = answer.text.get(event.choice, "") + event.text
+            answer.finish[event.choice] = event.finish_reason
+            if event.choice == 0:
+                answer.logprobs += [one.logprob for one in event.sampled]  # type: ignore[misc]
+            return len(ids)
+        return 0
 
     def judge(self, want: Answer, model: torch.nn.Module, fault: Fault) -> None:
         """Set the fate under a fault, beside the undisturbed answer."""
@@ -172,7 +200,7 @@ class Stream:
             return different
         if error is not None:
             return self._ended_by(error, fault)
-        if self.request.kind == "cancel" and got.ids.get(0) != want.ids.get(0):
+        if self.request.kind == "cancel" and (got.left or got.ids.get(0) != want.ids.get(0)):
             return "cancelled", ""
         if not got.ended or any(len(got.ids.get(n, ())) < len(ids) for n, ids in want.ids.items()):
             return "lost", "the stream ended early"

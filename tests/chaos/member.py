@@ -40,9 +40,11 @@ from cluster.replica.replica import Replica
 from cluster.replica.servers import ReplicaServers
 from cluster.router.server import RouterServer
 from cluster.telemetry.logging_setup import PACKAGES, configure_logging
+from cluster.tenants.hashed_keys import hash_of
 from engine.text.tokenizer import Tokenizer
 from kv_transfer.links import link_service, receiver_link
 from kv_transfer.transports import selection
+from tests.chaos.cancels import OPERATOR_KEY
 
 HOST = "127.0.0.1"
 _PATIENT = {"ttft_budget_ms": 600_000.0, "itl_budget_ms": 600_000.0}
@@ -136,7 +138,8 @@ async def _member(order: Order) -> None:
     config = order.config()
     directory = Directory.of(config)
     if order.role == "router":
-        router = await RouterServer.start(config, order.name, directory)
+        operators = [hash_of(OPERATOR_KEY)]
+        router = await RouterServer.start(config, order.name, directory, operators=operators)
         control.tell(ready=router.grpc_address, http=router.http_address)
         settle()
         await control.answer(lambda: router.router.running)

@@ -8,8 +8,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from tests.chaos.cancels import WAYS
 from tests.chaos.faults import Fault
-from tests.chaos.load import Answer, Request, Stream, requests
+from tests.chaos.load import LATE_TOKENS, Answer, Request, Stream, requests
 from tests.chaos.target import Target
 from tests.chaos.web_clients import Clients, FrontEnd
 
@@ -166,12 +167,16 @@ class Chaos:
 
     def _drawn(self, rng: random.Random, prefix: str) -> list[Stream]:
         drawn = rng.sample(self.requests, rng.randint(*_STREAMS))
+        cancels = [one for one in self.requests if one.kind == "cancel"]
+        if cancels and not any(one in cancels for one in drawn):
+            drawn[0] = rng.choice(cancels)
         return [
             Stream(
                 f"{prefix}{one.name}",
                 one,
                 resumable=one.kind != "score" and rng.random() < 0.6,
-                cancel_after=rng.randint(1, 300) if one.kind == "cancel" else 0,
+                cancel_after=_cancel_after(one, rng),
+                cancel_way=rng.choice(WAYS),
                 front_end="grpc" if one.kind == "score" else rng.choice(_FRONT_ENDS),
             )
             for one in drawn
@@ -180,6 +185,14 @@ class Chaos:
     async def _later(self, stream: Stream, wait_s: float, tenant: str) -> None:
         await asyncio.sleep(wait_s)
         await stream.run(self._clients, tenant, self.moments.on_tokens)
+
+
+def _cancel_after(request: Request, rng: random.Random) -> int:
+    """The tokens after which a request is cancelled, early or at about its end; 0: it is not."""
+    if request.kind != "cancel":
+        return 0
+    late = request.options["max_tokens"] == LATE_TOKENS
+    return rng.randint(LATE_TOKENS - 10, LATE_TOKENS) if late else rng.randint(1, 300)
 
 
 def _silent(_name: str, _have: int, _want: int) -> None:

@@ -97,6 +97,12 @@ def test_the_end_of_the_whole_cluster_breaks_resumable_streams_too(model):
     assert stream.fate == "wrong"
 
 
+@pytest.mark.parametrize("ids", [(1, 2), (1, 2, 3, 4)])
+def test_a_request_whose_client_left_it_with_a_cancel_needs_no_end(model, ids):
+    assert fate(model, answer(*ids, started=True, left=True), kind="cancel") == "cancelled"
+    assert fate(model, answer(1, 2, 3, 4, started=True), kind="cancel") == "lost"
+
+
 def test_an_error_before_the_start_is_a_refusal(model):
     assert fate(model, Answer(), Overloaded("full")) == "refused"
     assert fate(model, Answer(), ValueError("strange")) == "lost"

@@ -9,6 +9,7 @@ import pytest
 from cluster.api import Started, Summary, Tokens
 from engine.errors import Cancelled, InvalidRequest, Unavailable
 from tests.chaos.cables import Cables, dial_tcp
+from tests.chaos.cancels import cancel
 from tests.chaos.web_clients import Clients
 from tests.cluster.gateway.http_listener import front_end
 from tests.cluster.scripted_generator import ScriptedGenerator
@@ -93,10 +94,11 @@ async def test_a_stream_ends_with_its_error(front_end_name):
 
 @pytest.mark.parametrize("front_end_name", WEB)
 @pytest.mark.parametrize("resumable", [False, True])
-async def test_a_cancel_ends_it(front_end_name, resumable):
+@pytest.mark.parametrize("way", ["once", "twice"])
+async def test_a_cancel_ends_it(front_end_name, resumable, way):
     async with two_routers(endless=True, pause_s=0.005) as (_, clients):
         client = clients.of(front_end_name)
         with pytest.raises(Cancelled):
             async for event in client.generate((1, 2), **OPTIONS, resumable=resumable):
                 if isinstance(event, Tokens):
-                    await client.cancel("r")
+                    await cancel(way, clients, front_end_name, "r", "")

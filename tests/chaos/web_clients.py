@@ -186,20 +186,22 @@ class _WebClient:
             del self._streams[stream.name]
 
     async def cancel(self, request_id: str) -> None:
-        await self._streams[request_id].cancel()
+        if stream := self._streams.get(request_id):
+            await stream.cancel()
 
 
 class Clients:
-    """A client of each front end. The doors are host:port."""
+    """A client of each front end. The doors are host:port. `http` is for further calls."""
 
     def __init__(self, grpc: Sequence[str], http: Sequence[str]) -> None:
         self.grpc = Client(grpc)
+        self.http_doors = http
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=20)
         timeout = httpx.Timeout(_SILENCE_S, connect=_CONNECT_S)
-        self._http = httpx.AsyncClient(timeout=timeout, limits=limits, trust_env=False)
+        self.http = httpx.AsyncClient(timeout=timeout, limits=limits, trust_env=False)
         self._of: dict[FrontEnd, Generates] = {
             "grpc": self.grpc,
-            "http": _WebClient(lambda options: EventStreamClient(self._http, http, options)),
+            "http": _WebClient(lambda options: EventStreamClient(self.http, http, options)),
             "websocket": _WebClient(lambda options: SocketClient(http, options)),
         }
 
@@ -211,5 +213,5 @@ class Clients:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._http.aclose()
+        await self.http.aclose()
         await self.grpc.close()

@@ -8,7 +8,8 @@ import time
 import pytest
 
 from cluster.api import Started, Tokens
-from tandem_client import Client, silence_watch
+from engine.errors import Cancelled, Unavailable
+from tandem_client import Client, grpc_client, silence_watch
 from tests.eventually import eventually
 from tests.tandem_client.routers import two_routers
 
@@ -72,6 +73,44 @@ async def test_a_slow_stream_is_not_left(routers, resumable, monkeypatch):
         reading.cancel()
     assert isinstance(seen[0], Started)
     assert [proxy.connections for proxy in routers.proxies] == [1, 0]
+
+
+@pytest.fixture
+def soon(monkeypatch):
+    for module in (silence_watch, grpc_client):
+        monkeypatch.setattr(module, "SILENCE_S", 1.0)
+    monkeypatch.setattr(silence_watch, "UNANSWERED_S", 0.3)
+
+
+async def test_a_plain_stream_of_a_silent_router_ends(routers, soon):
+    routers.generators[0].breaks = routers.proxies[0].hold
+    async with Client(routers.addresses) as client:
+        with pytest.raises(Unavailable, match="silent for 1 s"):
+            await asyncio.wait_for(indices(client.generate("a b")), 30)
+
+
+async def test_scores_without_a_deadline_wait_for_a_router_that_answers_and_no_other(routers, soon):
+    routers.generators[0].after_events, routers.generators[0].times = 0, 2
+    async with Client(routers.addresses[0]) as client:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(client.score(["a b"]), 3.0)
+        routers.generators[0].breaks = routers.proxies[0].hold
+        with pytest.raises(Unavailable, match="silent for 1 s"):
+            await asyncio.wait_for(client.score(["a b"]), 30)
+        assert len(await client.score(["a b"])) == 1, "over another connection"
+
+
+async def test_a_cancel_waits_for_no_router_once_another_has_ended_the_request(routers):
+    generator = routers.generators[1]
+    generator.endless, generator.pause_s = True, 0.01
+    async with Client(routers.addresses[1]) as other, Client(routers.addresses) as client:
+        running = asyncio.create_task(other.complete("a", request_id="r"))
+        await eventually(lambda: generator.started)
+        await client.cancel("nobody")
+        routers.proxies[0].hold()
+        assert await asyncio.wait_for(client.cancel("r"), 5)
+        with pytest.raises(Cancelled):
+            await running
 
 
 async def test_a_caller_that_pauses_blames_no_router():

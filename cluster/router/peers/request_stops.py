@@ -43,15 +43,15 @@ class RequestStops:
         Without an operator its client cancels it.
         """
         running = self._running.find(tenant, request_id)
-        if running is None or running.task is None:
+        if running is None:
             return False
-        if operator:
-            running.cancel(Cancelled("an operator stopped the request"))
+        if not operator:
+            return running.cancel(Cancelled("the request was cancelled"))
+        found = running.cancel(Cancelled("an operator stopped the request"))
+        if found:
             stopped = {"operator": operator, "request_id": request_id, "tenant": tenant}
             log.warning("request stopped by an operator", extra=stopped)
-        else:
-            running.cancel(Cancelled("the request was cancelled"))
-        return True
+        return found
 
     async def anywhere(self, request_id: str, tenant: str, operator: str = "") -> StopOutcome:
         """End a tenant's request of this router or of another one, within `ASK_S`."""

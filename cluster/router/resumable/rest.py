@@ -54,8 +54,9 @@ class RestRunner:
         if self._running.find(counts_for, name) is not None:
             name = built.started.stream_id  # its client used the request id again
         account = self._accounting.open(request, name, counts_for)
+        choices = so_far(built)
         running = self._running.add(account, request.n, batch=account.labels["lane"] == "batch")
-        emit_of, choices = open_stream(running), so_far(built)
+        emit_of = open_stream(running)
         self._tasks.start(running, partial(self._phases.go_on, request, account, emit_of, choices))
         log.info("request taken over", extra={"request_id": name, **account.labels})
         return running

@@ -174,8 +174,7 @@ class ResumableStreams:
                     heard_s = max(heard_s, time.monotonic() - max(0.0, ago_s - 2 * LISTENING_S))
             alone_s = time.monotonic() - heard_s
             if alone_s >= most_s:
-                running.ended_by = Cancelled(f"no client listened for {most_s:g} s")
-                stream.put(running.ended_by)
+                running.cancel(Cancelled(f"no client listened for {most_s:g} s"))
                 return
             await asyncio.wait([task], timeout=min(most_s - alone_s, _LISTENERS_POLL_S))
 

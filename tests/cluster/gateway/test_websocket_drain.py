@@ -111,3 +111,35 @@ async def test_a_client_that_leaves_meanwhile_delays_no_drain(generator):
     await socket.close()
     await asyncio.wait_for(stopping, 10)
     assert len(generator.closed) == 1
+
+
+async def test_a_second_cancel_has_no_answer_before_the_last_message(generator):
+    """It is on its way to a slow client, which would take another error of its id for it."""
+    inbox, sent, slow = asyncio.Queue(), [], asyncio.Event()
+
+    async def send(message):
+        if "text" in message:
+            sent.append(json.loads(message["text"]))
+            if sent[-1]["type"] == "error":
+                await slow.wait()
+
+    def say(**message):
+        inbox.put_nowait({"type": "websocket.receive", "text": json.dumps(message)})
+
+    generator.endless, generator.pause_s = True, 0.005
+    gateway = SocketGateway(generator, stall_s=30)
+    scope = {"type": "websocket", "path": PATH, "headers": []}
+    serving = asyncio.create_task(gateway.serve(WebSocket(scope, inbox.get, send)))
+    inbox.put_nowait({"type": "websocket.connect"})
+    say(**TEXT, id="a")
+    await eventually(lambda: sent)
+    say(type="cancel", id="a")
+    await eventually(lambda: sent[-1]["type"] == "error")
+    say(type="cancel", id="a")
+    say(type="cancel", id="never")
+    await eventually(lambda: sent[-1]["id"] == "never")
+    slow.set()
+    inbox.put_nowait({"type": "websocket.disconnect"})
+    await asyncio.wait_for(serving, 10)
+    errors = [(one["id"], one["error"]["code"]) for one in sent if one["type"] == "error"]
+    assert errors == [("a", "cancelled"), ("never", "not_found")]

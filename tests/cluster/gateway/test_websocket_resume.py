@@ -119,6 +119,26 @@ async def test_a_cancel_that_another_router_does_not_answer_ends_it_here(
     assert (await until_ends(socket))["a"][-1]["error"]["code"] == "cancelled"
 
 
+async def test_a_resumed_one_whose_cancel_the_journal_does_not_take_ends_here_once(
+    generator, socket, other, monkeypatch
+):
+    """An error of its id is its last message: nothing of it follows."""
+    generator.endless, generator.pause_s = True, 0.005
+    await say(socket, HELLO | {"id": "a", "resumable": True})
+    stream_id = (await message_of(socket))["stream_id"]
+
+    async def cancel_stream(self, stream_id, tenant):
+        raise Unavailable("Redis is away")
+
+    monkeypatch.setattr(ScriptedGenerator, "cancel_stream", cancel_stream)
+    await say(other, {"type": "resume", "id": "b", "stream_id": stream_id})
+    await message_of(other)
+    await say(other, {"type": "cancel", "id": "b"})
+    assert (await until_ends(other))["b"][-1]["error"]["message"] == "Redis is away"
+    await say(other, {"type": "cancel", "id": "b"})
+    assert (await until_ends(other))["b"][-1]["error"]["code"] == "not_found"
+
+
 async def test_cancel_by_the_id_of_the_stream(generator, socket, other):
     generator.endless, generator.pause_s = True, 0.005
     await say(socket, HELLO | {"id": "a", "resumable": True})

@@ -102,6 +102,55 @@ async def test_the_first_end_counts_and_stays_to_be_read():
     assert not buffer.unread
 
 
+ENDS = (SUMMARY, Cancelled("put"), Cancelled("replaces"))
+acts = st.lists(st.sampled_from(["tokens", "progress", "get", "close", *ENDS]), max_size=30)
+
+
+@given(acts, st.booleans(), st.booleans())
+@settings(deadline=None)
+def test_the_first_end_before_the_close_is_read_whatever_comes_beside_it(script, at_end, waits):
+    """By any interleaving, also where a reader waits from the beginning."""
+
+    async def play():
+        buffer, had, index, first, closed = EventBuffer(), [], 0, None, False
+        if at_end:
+            buffer.keep_text()
+
+        async def read():
+            while not had or not isinstance(had[-1], Summary | Cancelled):
+                had.append(await buffer.get())
+
+        reading = asyncio.create_task(read()) if waits else None
+        for act in script:
+            if act == "tokens":
+                buffer.put(tokens(0, index, 1))
+                index += not buffer.closed
+            elif act == "progress":
+                buffer.put(Progress(0, "decode", index, 9))
+            elif act == "get":
+                await asyncio.sleep(0)
+                if reading is None and buffer.unread:
+                    had.append(await buffer.get())
+            elif act == "close":
+                buffer.close()
+                closed = True
+            else:
+                first = first or (None if closed else act)
+                (buffer.end_with if act is ENDS[2] else buffer.put)(act)
+            assert buffer.closed == (closed or first is not None)
+        if first is not None:
+            await asyncio.wait_for(reading or read(), 10)
+        buffer.close()
+        if reading is not None:
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+        return had, first, buffer.unread
+
+    had, first, unread = asyncio.run(play())
+    assert [one for one in had if isinstance(one, Summary | Cancelled)] == [first] * bool(first)
+    assert not (first and unread)
+
+
 async def test_silence_is_filled_with_heartbeats_that_do_not_pile_up():
     buffer = EventBuffer(heartbeat_s=0.005)
     assert await buffer.get() == Heartbeat()

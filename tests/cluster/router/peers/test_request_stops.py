@@ -26,8 +26,12 @@ class Running:
 
     def find(self, tenant, request_id):
         key = tenant, request_id
-        cancel = lambda error: self.errors.update({key: error.message})  # noqa: E731
-        return SimpleNamespace(task=True, cancel=cancel) if key in self.names else None
+
+        def cancel(error):
+            self.errors[key] = error.message
+            return True
+
+        return SimpleNamespace(cancel=cancel) if key in self.names else None
 
 
 def router(running, asked):
