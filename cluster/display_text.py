@@ -12,8 +12,21 @@ def plain(value: object, unprintable: str = _UNPRINTABLE) -> str:
 
 
 def exact_time(seconds: float) -> str:
-    """A measured time: `12.3 ms`, and from 10 s on `12.3 s`."""
-    return f"{1000 * seconds:.1f} ms" if seconds < 10 else f"{seconds:.1f} s"
+    """A measured time: `12.3 ms`, `123 ms`, `1.25 s`, `2.0 min`.
+
+    The console's page does the same, in `seconds` of `cluster/console/static/format.js`.
+    """
+    size_s = abs(seconds)
+    if size_s < 0.0995:
+        return f"{1000 * seconds:.1f} ms"
+    if size_s < 0.9995:
+        return f"{1000 * seconds:.0f} ms"
+    return f"{seconds:.2f} s" if size_s < 99.5 else f"{seconds / _MINUTE_S:.1f} min"
+
+
+def known_time(seconds: float | None) -> str:
+    """A measured time, or `-` where there is none."""
+    return "-" if seconds is None else exact_time(seconds)
 
 
 def rounded_time(seconds: float) -> str:

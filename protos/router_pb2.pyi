@@ -210,7 +210,7 @@ class PurgeResponse(_message.Message):
     def __init__(self, blocks: _Optional[_Mapping[str, int]] = ..., failed: _Optional[_Mapping[str, str]] = ..., streams: _Optional[int] = ...) -> None: ...
 
 class ListRequestsRequest(_message.Message):
-    __slots__ = ("request_id", "endpoint", "tenant", "failed", "since_s", "slowest", "limit", "rises", "choices", "figures")
+    __slots__ = ("request_id", "endpoint", "tenant", "failed", "since_s", "slowest", "limit", "rises", "choices", "figures", "answered")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     ENDPOINT_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
@@ -221,6 +221,7 @@ class ListRequestsRequest(_message.Message):
     RISES_FIELD_NUMBER: _ClassVar[int]
     CHOICES_FIELD_NUMBER: _ClassVar[int]
     FIGURES_FIELD_NUMBER: _ClassVar[int]
+    ANSWERED_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     endpoint: str
     tenant: str
@@ -231,7 +232,8 @@ class ListRequestsRequest(_message.Message):
     rises: bool
     choices: bool
     figures: bool
-    def __init__(self, request_id: _Optional[str] = ..., endpoint: _Optional[str] = ..., tenant: _Optional[str] = ..., failed: bool = ..., since_s: _Optional[float] = ..., slowest: bool = ..., limit: _Optional[int] = ..., rises: bool = ..., choices: bool = ..., figures: bool = ...) -> None: ...
+    answered: bool
+    def __init__(self, request_id: _Optional[str] = ..., endpoint: _Optional[str] = ..., tenant: _Optional[str] = ..., failed: bool = ..., since_s: _Optional[float] = ..., slowest: bool = ..., limit: _Optional[int] = ..., rises: bool = ..., choices: bool = ..., figures: bool = ..., answered: bool = ...) -> None: ...
 
 class EndpointFigures(_message.Message):
     __slots__ = ("endpoint", "requests", "refused", "failed", "ttft_s", "itl_p95_s")

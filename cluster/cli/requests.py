@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from cluster.api.limits import LISTED_ROWS, MAX_LISTED_ROWS
 from cluster.cli.columns import aligned
-from cluster.display_text import plain
+from cluster.display_text import known_time, plain
 from cluster.telemetry.requests.row_order import rank
 
 if TYPE_CHECKING:
@@ -113,9 +113,8 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
     where = (row.get("prefill_replica", "-"), row.get("decode_replica", "-"))
     counts = (row.get("prompt_tokens", "-"), row.get("completion_tokens", "-"))
     seconds = (*queue_waits(row), *(row.get(name) for name in _TIMES))
-    times = ("-" if one is None else f"{1000 * one:.0f} ms" for one in seconds)
     texts = (*(row.get(name, "-") for name in names), outcome, *where, *counts)
-    return (received, *map(plain, texts), *times)
+    return (received, *map(plain, texts), *map(known_time, seconds))
 
 
 def _fetch(options: argparse.Namespace, **wanted: Any) -> ListedRequests:

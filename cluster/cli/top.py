@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from protos import router_pb2
 
 _LEAST_S = 0.5
-# More than are shown, since requests without a first token are among them.
+# More than are shown, since a router of an older version has requests without a token among them.
 _ASKED = 50
 
 
@@ -75,7 +75,12 @@ async def _looked(options: argparse.Namespace) -> list[TopTable]:
     from protos import router_pb2
 
     wanted = router_pb2.ListRequestsRequest(
-        since_s=options.since, slowest=True, limit=_ASKED, rises=True, figures=True
+        since_s=options.since,
+        slowest=True,
+        answered=True,
+        limit=_ASKED,
+        rises=True,
+        figures=True,
     )
     status: router_pb2.StatusResponse = await fetch_status(options.address)
     found = await fetch_requests(options.addresses, wanted)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from cluster.cli.requests import WAITS, queue_waits
 from cluster.cli.status_table import health_of, speed_of
 from cluster.console.words import NO_RISE
-from cluster.display_text import exact_time, plain
+from cluster.display_text import known_time, plain
 from cluster.telemetry.requests.itl import rank
 from protos import router_pb2
 
@@ -102,7 +102,7 @@ def _replicas(status: router_pb2.StatusResponse) -> TopTable:
     for one in sorted(status.replicas, key=lambda each: (each.role, each.id)):
         counts = str(one.waiting), str(one.running)
         kv = _used(one.blocks.used, one.blocks.total), _used(one.blocks.cached, one.blocks.total)
-        speed = map(_time, speed_of(one))
+        speed = map(known_time, speed_of(one))
         lines.append((one.role, plain(one.id), health_of(one), *counts, *kv, *speed))
     lines += [
         (plain(one.role), plain(one.id), f"starts: {plain(one.progress)}", *("-",) * 6)
@@ -157,7 +157,7 @@ def _slowest(rows: Sequence[Row]) -> TopTable:
     slowest = sorted(known, key=lambda one: -float(one["ttft_s"]))[:_SLOWEST]
     for row in slowest:
         named = (row["request_id"], row["endpoint"], row.get("tenant", "-"))
-        stages = map(_ms, (row["ttft_s"], *queue_waits(row), row.get("prefill_s")))
+        stages = map(known_time, (row["ttft_s"], *queue_waits(row), row.get("prefill_s")))
         waited = row.get("waited_for", "-")
         where = (row.get("prefill_replica", "-"), waited)
         lines.append((*map(plain, (*named, *where)), *stages))
@@ -177,16 +177,8 @@ def _quantiles(seconds: Iterable[float]) -> tuple[str, str]:
     values = sorted(seconds)
     if not values:
         return "-", "-"
-    return _ms(rank(values, 0.5)), _ms(rank(values, 0.95))
+    return known_time(rank(values, 0.5)), known_time(rank(values, 0.95))
 
 
 def _used(part: int, whole: int) -> str:
     return f"{part / whole:.0%}" if whole else "-"
-
-
-def _time(seconds: float | None) -> str:
-    return "-" if seconds is None else exact_time(seconds)
-
-
-def _ms(seconds: float | None) -> str:
-    return "-" if seconds is None else f"{1000 * seconds:,.0f} ms"

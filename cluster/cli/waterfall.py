@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cluster.console.words import Row, in_words
+from cluster.console.words import Row, goes_on, in_words
 from cluster.display_text import exact_time, plain
 
 _WIDTH = 40
@@ -15,14 +15,17 @@ def explained(row: Row) -> str:
     lines = [*words["request"]]
     for choice in row["choices"]:
         title, *sentences = words[str(choice["choice"])]
-        lines += ["", title, *waterfall(choice["stages"])]
+        lines += ["", title, *waterfall(choice["stages"], choice.get("running_s"))]
         lines += [f"- {sentence}" for sentence in sentences]
     lines += [f"- {sentence}" for sentence in words["end"]]
     return "\n".join(lines)
 
 
-def waterfall(stages: list[Row]) -> list[str]:
-    """A line for each stage: its bar, where it begins, and how long it takes."""
+def waterfall(stages: list[Row], present_s: float | None = None) -> list[str]:
+    """A line for each stage: its bar, where it begins, and how long it takes.
+
+    A stage that ends at `present_s` goes on.
+    """
     if not stages:
         return []
     whole_s = max(one["end_s"] for one in stages) or 1.0
@@ -33,5 +36,6 @@ def waterfall(stages: list[Row]) -> list[str]:
         length = round(_WIDTH * one["end_s"] / whole_s) - begin
         bar = " " * begin + (_BAR * length or _TICK)
         took = f"{exact_time(one['end_s'] - one['begin_s']):>9}"
+        took += " so far" if goes_on(one, present_s) else ""
         lines.append(f"  {plain(one['stage']):{names}}  {bar:{_WIDTH + 1}}  {took}")
     return lines

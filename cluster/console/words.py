@@ -96,6 +96,8 @@ def _choice_heading(choice: Row) -> str:
     if "predicted_ttft_s" in choice:
         first += f" (predicted {exact_time(choice['predicted_ttft_s'])})"
     last = f", TTLT {exact_time(choice['ttlt_s'])}" if "ttlt_s" in choice else ""
+    if "running_s" in choice:
+        last = f", {exact_time(choice['running_s'])} so far"
     return plain(f"choice {choice['choice']} on {where}: {first}{last}")
 
 
@@ -124,8 +126,23 @@ def _sentences(row: Row, choice: Row) -> Iterator[str]:
             behind=_behind(row, choice, "decode_admission"),
         )
     yield from _transfer(choice, took)
+    yield from _so_far(choice)
     yield from _decode(choice)
     yield from _lost(choice)
+
+
+def _so_far(choice: Row) -> Iterator[str]:
+    """What a choice that runs does now."""
+    for stage in choice["stages"]:
+        if goes_on(stage, choice.get("running_s")):
+            tokens = counted(choice.get("completion_tokens", 0), "token")
+            took = exact_time(stage["end_s"] - stage["begin_s"])
+            yield f"Its {plain(stage['stage'])} goes on, for {took} so far; it has {tokens}."
+
+
+def goes_on(stage: Row, present_s: float | None) -> bool:
+    """Whether a stage lasts until the present, in seconds since the arrival."""
+    return present_s is not None and bool(stage["end_s"] == present_s)
 
 
 def _lost(choice: Row) -> Iterator[str]:
@@ -210,7 +227,7 @@ def _transfer(choice: Row, took: dict[str, float]) -> Iterator[str]:
     moved = choice["transfer_bytes"]
     size = f"{moved / 1e6:.1f} MB" if moved >= 1e5 else f"{moved / 1e3:.1f} kB"
     delayed = ""
-    if choice.get("ttlt_s", 0.0) > choice["ttft_s"]:
+    if choice.get("ttlt_s", 0.0) > choice["ttft_s"] or choice.get("completion_tokens", 0) > 1:
         delay = f"its second token by {exact_time(delay_s)}" if delay_s >= _SHOWN_S else "no token"
         delayed = f"; that delayed {delay}"
     yield f"Its KV ({size}) was handed over{delayed}."

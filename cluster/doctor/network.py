@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from cluster.config.schema import TandemConfig
 from cluster.config.tls import RedisTlsConfig
 from cluster.discovery.redis_client import answered, open_client
+from cluster.display_text import exact_time
 from cluster.doctor.findings import Finding, Severity
 from cluster.sockets import bound_socket
 from engine.errors import ConfigError, TandemError
@@ -76,7 +77,7 @@ def judged_version(version: str) -> Finding:
 
 def judged_speed(took_s: float) -> Finding:
     """The time that an answer took."""
-    what = f"answers in {1000 * took_s:.1f} ms"
+    what = f"answers in {exact_time(took_s)}"
     if took_s > _SLOW_S:
         change = "a Redis nearer to the routers: resumable streams wait for its answers"
         return Finding("Redis", Severity.WARNING, what, change)

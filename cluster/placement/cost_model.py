@@ -9,6 +9,7 @@ further features.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 from operator import mul
@@ -38,8 +39,13 @@ _STEP_MEMORY = 0.99
 _FLUSH_GUESS_S = 0.004
 # Tuned: the part of a new observation in a mean.
 _SMOOTHING = 0.1
+# Bound: the last observations of prompts that are kept.
+LAST_PROMPTS = 3
 # Bound: an observation of the flush counts as so many times the mean, and so much more, at most.
 _FLUSH_FARTHEST, _FLUSH_MORE_S = 4, 0.01
+
+# The features of a prompt, or of prompts that overlapped, and the seconds that it took.
+PromptTime = tuple[tuple[float, ...], float]
 
 
 class PrefillCost:
@@ -50,7 +56,8 @@ class PrefillCost:
         self._passes: PassCosts | None = None
         self._slowdown: StreamSlowdown | None = None  # until a prompt had an urgency
         self.ended_s = float("-inf")
-        self._last: tuple[tuple[float, ...], float] | None = None
+        self._last: PromptTime | None = None
+        self._fitted = deque["PromptTime"](maxlen=LAST_PROMPTS - 1)
         self._together = 0  # prompts in the last observation
 
     @property
@@ -73,6 +80,15 @@ class PrefillCost:
     def learned(self) -> bool:
         """Whether predictions rest on finished prompts."""
         return self._fit.learned
+
+    @property
+    def last(self) -> tuple[PromptTime, ...]:
+        """The last observations of prompts, at most `LAST_PROMPTS`, the newest behind."""
+        return tuple(self._fitted) + (() if self._last is None else (self._last,))
+
+    def expected_s(self, features: Sequence[float]) -> float | None:
+        """The seconds that an observation with these features takes here; None if not learned."""
+        return self._fit.predict(features) if self._fit.learned else None
 
     def seconds(
         self,
@@ -132,6 +148,7 @@ class PrefillCost:
             else:
                 self._together = 1
                 self._fit.observe(before, before_s)
+                self._fitted.append(self._last)
                 if self._slowdown is not None:
                     self._slowdown.fitted(before[len(_PREFILL_GUESS) :])
         self._last = features, charged_s
@@ -190,10 +207,15 @@ class CostModel:
         """Whether prompts of the prefill and streams of the decode replica were observed."""
         return decode in self._streams_s and self.prefill(prefill).learned
 
-    def learned_prefill_s(self, replica: str, tokens: int) -> float | None:
-        """The seconds of a prompt of so many tokens, alone; None before there were prompts."""
+    def last_prompts(self, replica: str) -> tuple[PromptTime, ...]:
+        """The last observations of prompts on that replica, the newest behind."""
         cost = self._prefill.get(replica)
-        return cost.seconds(tokens) if cost is not None and cost.learned else None
+        return () if cost is None else cost.last
+
+    def expected_s(self, replica: str, features: Sequence[float]) -> float | None:
+        """The seconds of an observation with these features there; None if not learned."""
+        cost = self._prefill.get(replica)
+        return None if cost is None else cost.expected_s(features)
 
     def learned_step_s(self, replica: str, batch: int) -> float | None:
         """The seconds of a step with so many sequences; None before there were steps."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from cluster.reference import cli, configuration, errors, limits, metrics, refusals
+from cluster.reference import cli, configuration, errors, limits, metrics, refusals, row_fields
 
 PAGES: Mapping[str, Callable[[], str]] = {
     "configuration.md": configuration.page,
     "metrics.md": metrics.page,
     "refusals.md": refusals.page,
+    "row-fields.md": row_fields.page,
     "limits.md": limits.page,
     "errors.md": errors.page,
     "cli.md": cli.page,

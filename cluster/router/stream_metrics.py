@@ -128,9 +128,15 @@ class StreamMetrics:
         return self._row(self._came_s, itl, self._closed_s or time.monotonic())
 
     def so_far(self) -> ChoiceRow:
-        """The row of the choice while it runs, without what depends on all of its tokens."""
-        row = self._row((), StreamItl(), time.monotonic())
-        return replace(row, ttlt_s=None)
+        """The row of the choice while its request runs.
+
+        If the choice runs itself, the row is without what depends on all of its tokens.
+        """
+        if self._closed_s is not None:
+            return self.row()
+        now = time.monotonic()
+        row = self._row(self._came_s, StreamItl(), now)
+        return replace(row, ttlt_s=None, tokens_per_s=None, running_s=now - self.times.began_s)
 
     def _means(self, tokens: Tokens) -> bool:
         answer = self._answer.tokens(tokens)

@@ -19,7 +19,7 @@ from cluster.api import Event, Tokens
 from cluster.cli.waterfall import explained
 from cluster.client.admin_client import list_requests
 from cluster.config.request_log import RequestLogConfig
-from cluster.telemetry.requests.row import RequestRow
+from cluster.telemetry.requests.row import RequestRow, faults_of
 from cluster.telemetry.requests.stages import stages_of
 from engine.errors import InvalidRequest, NotFound, Overloaded, Unauthenticated
 from protos.router_pb2 import ListRequestsRequest
@@ -176,9 +176,12 @@ async def test_what_runs_has_a_row_as_far_as_it_came(config):
     assert 0 < choice.queue_s < choice.ttft_s
     assert (choice.prefill_replica, choice.decode_replica) == ("prefill-0", "decode-0")
     assert choice.ttlt_s is None, "its last token has not come"
+    assert not faults_of(row)
+    assert stages_of(choice)[-1].stage == "decode"
     text = explained(told)
     assert text.startswith("request on: running; endpoint chat")
     assert "still running; 300 prompt tokens, " in text
+    assert " so far\n" in text and "- Its decode goes on, for " in text
     assert "TTLT" not in text and "-0.0" not in text and "got no token" not in text
 
 

@@ -16,7 +16,9 @@ _HIT = 1.3
 # A replica is slow by itself if it has so much of its pool's added time, and if a request loses so
 # many times as much there as on the others. Where requests avoid it, the others have queues and the
 # most added time; then it is slow if its prompts take so many times as long as before.
-_OF_POOL, _TIMES_OTHERS, _SLOWDOWN = 0.7, 2.0, 3.0
+_OF_POOL, _SLOWDOWN = 0.7, 3.0
+# A slow replica takes so many times as long as the others, here and where replicas are marked.
+SLOW_TIMES = 2.0
 # The least requests on it, and on the others, by which it is judged.
 _LEAST_REQUESTS = 3
 
@@ -100,11 +102,11 @@ def _has_most(one: RiseShare, others: Sequence[RiseShare]) -> bool:
         return False
     requests = sum(other.requests or 0.0 for other in others)
     lost = max(0.0, sum(other.share for other in others))
-    return one.share * requests >= _TIMES_OTHERS * lost * one.requests
+    return one.share * requests >= SLOW_TIMES * lost * one.requests
 
 
 def _computes_slowly(one: RiseShare, others: Sequence[RiseShare]) -> bool:
     known = [other.slowdown for other in others if other.slowdown is not None]
     if one.slowdown is None or not known:
         return False
-    return one.slowdown >= max(_SLOWDOWN, _TIMES_OTHERS * max(known))
+    return one.slowdown >= max(_SLOWDOWN, SLOW_TIMES * max(known))

@@ -1,8 +1,9 @@
 // The charts over time: TTFT and ITL by endpoint with their budgets, refusals by reason.
 
 import { byId, el, keyed, say } from "./dom.js";
-import { count, lasting, own, reasonName, seconds } from "./format.js";
+import { count, lasting, own, reasonName, seconds, short } from "./format.js";
 import { state } from "./feed.js";
+import { lineLabels } from "./labels.js";
 import { shownRise } from "./rise.js";
 
 const COLOURS = 6;
@@ -36,7 +37,7 @@ export function drawCharts() {
 function latency(id, names, valuesOf, budgetOf, title) {
   const at = times();
   const lines = names.flatMap((name, index) =>
-    (id === "itl" ? [1, 0, 2] : [1, 0]).map((which) => ({ name: `${name} ${QUANTILES[which]}`, colour: index % COLOURS, width: which === 1 ? 2 : 1, dash: which === 2 ? [2, 3] : undefined, values: at.map((time) => valueAt(time, name, (point) => valuesOf(point)[which])) })),
+    (id === "itl" ? [1, 0, 2] : [1, 0]).map((which) => ({ name: `${name} ${QUANTILES[which]}`, label: which === 1 ? short(name) : "", colour: index % COLOURS, width: which === 1 ? 2 : 1, dash: which === 2 ? [2, 3] : undefined, values: at.map((time) => valueAt(time, name, (point) => valuesOf(point)[which])) })),
   );
   const budgets = names.map((name, index) => ({ name, colour: index % COLOURS, value: budgetOf(state.settings.endpoints[name]) })).filter((one) => one.value);
   const highest = Math.max(0.001, ...lines.flatMap((one) => one.values.filter((value) => value !== null)));
@@ -54,7 +55,7 @@ function refusals() {
   const at = times();
   const reasons = [...new Set(Object.values(state.series).flatMap((step) => Object.values(step).flatMap((point) => Object.keys(point.refused))))].sort();
   const sumAt = (time, reason) => Object.values(state.series[time] ?? {}).reduce((sum, point) => sum + (point.refused[reason] ?? 0), 0);
-  const lines = reasons.map((reason, index) => ({ name: reason, colour: index % COLOURS, width: 2, values: at.map((time) => sumAt(time, reason) / state.chart.step_s) }));
+  const lines = reasons.map((reason, index) => ({ name: reason, label: short(reasonName(reason)), colour: index % COLOURS, width: 2, values: at.map((time) => sumAt(time, reason) / state.chart.step_s) }));
   const perSecond = (value) => (value < 1 ? value.toFixed(2) : value < 10 ? value.toFixed(1) : count(value));
   draw("refusal", at, lines, [], Math.max(0.5, ...lines.flatMap((one) => one.values)) * 1.1, (value) => `${perSecond(value)}/s`);
   const legends = reasons.map((reason, index) => ({ name: reasonName(reason), colour: index % COLOURS, text: `${count(state.chart.step_s * lines[index].values.reduce((a, b) => a + b, 0))} in ${lasting(state.chart.window_s)}` }));
@@ -86,12 +87,12 @@ function draw(id, at, lines, budgets, highest, text) {
   let chart = charts.get(id);
   if (chart?.shape !== shape) {
     chart?.plot.destroy();
-    chart = { shape, budgets, highest, text };
+    chart = { shape, lines, budgets, highest, text };
     chart.plot = new uPlot(options(id, lines, width, place.clientHeight, chart), [at, ...lines.map((one) => one.values)], place);
     charts.set(id, chart);
     return;
   }
-  Object.assign(chart, { budgets, highest, text });
+  Object.assign(chart, { lines, budgets, highest, text });
   chart.plot.setData([at, ...lines.map((one) => one.values)]);
 }
 
@@ -107,7 +108,7 @@ function options(id, lines, width, height, chart) {
     scales: { x: { time: true, range: () => [state.now - state.chart.window_s, state.now] }, y: { range: () => [0, chart.highest] } },
     axes: [{ ...axis, values: (_, ticks) => ticks.map((at) => new Date(1000 * at).toLocaleTimeString("en-GB").slice(0, 5)) }, { ...axis, size: 64, values: (_, ticks) => ticks.map((value) => chart.text(value)) }],
     series: [{}, ...lines.map((one) => ({ label: one.name, stroke: colour(`--line-${one.colour}`), width: one.width, dash: one.dash, points: { size: 4, show: true }, spanGaps: true }))],
-    hooks: { drawClear: [(plot) => shade(id, plot)], draw: [(plot) => budgetLines(plot, chart.budgets)] },
+    hooks: { drawClear: [(plot) => shade(id, plot)], draw: [(plot) => budgetLines(plot, chart.budgets), (plot) => lineLabels(plot, chart.lines, colour("--ink"), colour("--panel"))] },
   };
 }
 

@@ -2,7 +2,7 @@
 
 import { state } from "./feed.js";
 
-/** Seconds as text: 12 ms, 1.25 s, 2 min. */
+/** Seconds as text: 12.3 ms, 123 ms, 1.25 s, 2.0 min; as `exact_time` of cluster/display_text.py. */
 export function seconds(value) {
   if (value === undefined || value === null) return "–";
   if (Math.abs(value) < 0.0995) return `${(1000 * value).toFixed(1)} ms`;

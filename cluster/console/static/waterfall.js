@@ -3,8 +3,8 @@
 import { bar, el } from "./dom.js";
 import { seconds, stageName } from "./format.js";
 
-/** The waterfall of stages `{stage, begin_s, end_s}`. */
-export function waterfall(stages, label) {
+/** The waterfall of stages `{stage, begin_s, end_s}`. A stage that ends at `present` goes on. */
+export function waterfall(stages, label, present) {
   const whole = Math.max(...stages.map((one) => one.end_s), 1e-6);
   const rows = stages.map((one) => {
     const begin = (100 * one.begin_s) / whole;
@@ -12,7 +12,7 @@ export function waterfall(stages, label) {
     const line = el("span", { class: `span stage-${one.stage}` });
     line.style.marginLeft = `${Math.min(99.6, begin)}%`;
     line.style.width = `${length}%`;
-    return el("tr", {}, el("th", { scope: "row" }, stageName(one.stage)), el("td", { class: "track" }, line), el("td", { class: "number" }, seconds(one.end_s - one.begin_s)));
+    return el("tr", {}, el("th", { scope: "row" }, stageName(one.stage)), el("td", { class: "track" }, line), el("td", { class: "number" }, `${seconds(one.end_s - one.begin_s)}${one.end_s === present ? " so far" : ""}`));
   });
   return el("table", { class: "waterfall" }, el("caption", { class: "unseen" }, label), el("tbody", {}, ...rows));
 }
@@ -30,7 +30,7 @@ export function explained(row) {
   for (const choice of row.choices) {
     const [title, ...words] = row.words[String(choice.choice)] ?? [`choice ${choice.choice}`];
     parts.push(el("h3", {}, title));
-    if (choice.stages.length) parts.push(waterfall(choice.stages, `Stages of choice ${choice.choice}`));
+    if (choice.stages.length) parts.push(waterfall(choice.stages, `Stages of choice ${choice.choice}`, choice.running_s));
     parts.push(el("ul", {}, ...words.map((text) => el("li", {}, text))));
   }
   if (row.words.end.length) parts.push(el("ul", {}, ...row.words.end.map((text) => el("li", {}, text))));

@@ -1,22 +1,25 @@
 """How fast each replica computes now, and which one is slow beside its pool. Pure.
 
 The figures come from the replicas' own reports, so every router tells the same. A mark also asks
-what the router has learned, because a report tells of the last moment alone.
+what the router has seen, because a report tells of the last moment alone. Of prompts it asks for
+the last ones, because a router that avoids a slow replica may see few of them.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from statistics import median
 
-from cluster.placement.cost_model import CostModel
+from cluster.console.rise.cause import SLOW_TIMES
+from cluster.placement.cost_model import LAST_PROMPTS, CostModel
 from cluster.replica_record import ReplicaRecord
 
 _PROMPT_TOKENS = 1000
-# A replica is slow if it takes more than so many times the median of the others.
-_LEAST_TIMES = 2.0
+# Bound: a prompt counts as at most so many times the usual, so one prompt alone makes no mark.
+_FARTHEST = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +40,14 @@ def speeds(replicas: Iterable[ReplicaRecord], costs: CostModel) -> dict[str, Rep
     """The speed of each replica, by its id.
 
     A replica is slow if it takes more than twice the median of the others of its role and model:
-    now, and in what the router has learned of their last prompts or steps. So at least half of the
-    others do the same work more than twice as fast, and no single slow moment makes a mark. In a
-    pool of two the slower one can be marked, and in a pool that is slow as a whole none is.
+    now, and in its last prompts or in what the router has learned of its steps. So at least half of
+    the others do the same work more than twice as fast. In a pool of two the slower one can be
+    marked, and in a pool that is slow as a whole none is.
+
+    Of prompts the geometric mean of the last three counts, each beside what the others would take
+    for it. Each counts within a quarter and four times of that, and one that is missing as usual.
+    So two prompts of three times suffice. No single prompt makes a mark, however long it took, nor
+    does a single moment: prompts that overlap count as one.
 
     A decode step with twice the streams takes at most twice as long. So the step of another replica
     counts with the most that it would take with as many streams, and a long step that the batch
@@ -64,27 +72,29 @@ def _speed(
     costs: CostModel,
 ) -> ReplicaSpeed:
     prefill_s, step_s = prefills_s[one.id], one.load.step_s if one.serves("decode") else None
-    streams = one.load.streams
-
-    def of_prefill() -> float:
-        found = [costs.learned_prefill_s(each.id, _PROMPT_TOKENS) for each in (one, *others)]
-        return _times(found[0], found[1:])
-
-    def of_steps() -> float:
-        found = [costs.learned_step_s(each.id, streams) for each in (one, *others)]
-        return _times(found[0], found[1:])
-
-    times = max(
-        _lesser(_times(prefill_s, (prefills_s[other.id] for other in others)), of_prefill),
-        _lesser(_times(step_s, (_step_s(other, streams) for other in others)), of_steps),
-    )
-    slow = f"slow: {times:.{1 if times < 10 else 0}f}x the others" if times > _LEAST_TIMES else ""
+    streams, names = one.load.streams, [other.id for other in others]
+    times = 0.0
+    # What was seen is asked for last, because it takes long.
+    of_prefill = _times(prefill_s, (prefills_s[name] for name in names))
+    if of_prefill > SLOW_TIMES and _of_last_prompts(one.id, names, costs) > SLOW_TIMES:
+        times = of_prefill
+    of_step = _times(step_s, (_step_s(other, streams) for other in others))
+    if of_step > SLOW_TIMES:
+        learned_s = costs.learned_step_s(one.id, streams)
+        beside_s = (costs.learned_step_s(name, streams) for name in names)
+        times = max(times, min(of_step, _times(learned_s, beside_s)))
+    slow = f"slow: {times:.{1 if times < 10 else 0}f}x the others" if times > SLOW_TIMES else ""
     return ReplicaSpeed(_rounded(prefill_s), _rounded(step_s), slow)
 
 
-def _lesser(now: float, learned: Callable[[], float]) -> float:
-    """The lesser of both; 0 without asking what was learned, which takes long, if `now` is well."""
-    return min(now, learned()) if now > _LEAST_TIMES else 0.0
+def _of_last_prompts(replica: str, others: Sequence[str], costs: CostModel) -> float:
+    """How many times the usual its last prompts took, in the geometric mean; 0 without others."""
+    found = []
+    for features, seconds in costs.last_prompts(replica):
+        times = _times(seconds, (costs.expected_s(name, features) for name in others))
+        found.append(min(max(times, 1 / _FARTHEST), _FARTHEST) if times else 0.0)
+    mean: float = prod(found) ** (1 / LAST_PROMPTS) if found else 0.0
+    return mean
 
 
 def _times(seconds: float | None, others: Iterable[float | None]) -> float:

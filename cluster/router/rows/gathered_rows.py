@@ -149,6 +149,7 @@ def filter_of(wire: ListRequestsRequest) -> RowFilter:
         wire.since_s,
         wire.slowest,
         wire.limit,
+        wire.answered,
     )
 
 
@@ -161,7 +162,7 @@ _WITH_CHOICES: _Forms = (with_choices, with_blockers)
 
 
 def _figures(wanted: RowFilter, rows: _Rows) -> tuple[list[EndpointFigures], list[TenantFigures]]:
-    chosen = wanted.chosen(rows)
+    chosen = replace(wanted, answered=False).chosen(rows)
     return figures_of(chosen), tenants_of(chosen)
 
 

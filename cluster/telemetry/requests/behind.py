@@ -155,7 +155,7 @@ _SPANS = {"prefill_queue": _of_prefill, "decode_admission": _of_decode}
 
 
 def _end_s(row: RequestRow, choice: ChoiceRow) -> float:
-    if row.total_s is None:
+    if row.total_s is None and choice.ttlt_s is None:
         return float("inf")
     return row.received_at + (choice.ttlt_s or choice.ttft_s or 0.0)
 

@@ -19,115 +19,150 @@ RUNNING = "running"
 
 @dataclass(frozen=True, slots=True)
 class ChoiceRow:
-    """One choice of a request.
-
-    - `admitted_s`: the router assigned it to replicas. `sent_s`: the replica that computes its
-      prompt was asked, for the last time.
-    - `queue_s` + `prefill_s` + `first_flush_s` = `ttft_s`. `ttfmt_s` is the first meaningful token,
-      `ttlt_s` the last token.
-    - `offered_s`, `decode_admitted_s`, `transfer_begin_s`, `transfer_end_s`: the KV was on offer,
-      decode had blocks for it, and the transfer; they may overlap the prefill.
-    - `decode_s`: of the last decode replica, up to its last token, which it had at `decoded_s`.
-    - `itl_p50_s`, `itl_p95_s`, `longest_stall_s`: of its ITL, between two events with tokens.
-    - `tokens_per_s`: as the client saw it. `scheduler_tokens_per_s`: in the decode steps alone.
-    - `mean_batch`: the requests in a step. `straggler_share`: the part of the steps in which it had
-      the most tokens.
-    - `failovers`: lost replicas, and a lost router; `failover_spans`: when. `failover_pause_s`:
-      between the tokens around them. `retries`: full replicas that refused it after a loss.
-    - `recomputed_tokens`: tokens that decode computed though they had had KV.
-    - `transfer_exposed_s`: the transfer, less what was moved while the prompt was computed.
-    - `decode_waited_for`: what the offered KV waited for at decode (`decode_pool/entry.py`).
-    - `prefill_share_s`: seconds of the passes over its prompt, each shared by its prompts' tokens.
-      `share_s`: seconds of decode steps, each divided by the requests in it, less those of a
-      replica that was lost. Of a cancelled choice it is known once its replicas are free.
-    """
+    """One choice of a request. A moment is in seconds since the request arrived."""
 
     choice: int
+    """The number of the choice; the first one has 0."""
     route: Route
+    """`handed_over`: decode got its KV from prefill. `local`: decode computed the prompt.
+    `prefill_only`: prefill made the whole answer."""
     prefill_replica: str = ""
+    """The replica that computed its prompt."""
     decode_replica: str = ""
+    """The last replica that generated; none with `prefill_only`."""
     cached_tokens: int = 0
+    """Prompt tokens that were not computed."""
     completion_tokens: int = 0
+    """Its tokens so far."""
     predicted_ttft_s: float | None = None
+    """The TTFT that admission predicted, if it had learned."""
     admitted_s: float | None = None
+    """The router assigned it to replicas."""
     sent_s: float | None = None
+    """The replica that computes its prompt was asked, for the last time."""
     queue_s: float | None = None
+    """Its prompt began to be computed; `queue_s` + `prefill_s` + `first_flush_s` = `ttft_s`."""
     prefill_s: float | None = None
+    """The time from there to the sampled first token."""
     prefill_share_s: float | None = None
+    """The time of the passes over its prompt, each shared by its prompts' tokens."""
     first_flush_s: float | None = None
+    """The time from the sampled first token to the router."""
     ttft_s: float | None = None
+    """The first token."""
     ttfmt_s: float | None = None
+    """The first meaningful token."""
     ttlt_s: float | None = None
+    """The last token."""
+    running_s: float | None = None
+    """The present, of a choice that runs; its last stage goes on."""
     offered_s: float | None = None
+    """Its KV was on offer; this and the transfer may overlap the prefill."""
     decode_admitted_s: float | None = None
+    """Decode had blocks for its KV."""
     transfer_begin_s: float | None = None
+    """The transfer of its KV began."""
     transfer_end_s: float | None = None
+    """The transfer of its KV ended."""
     decode_admission_s: float | None = None
+    """The time from the offer to the blocks."""
     decode_waited_for: str | None = None
+    """What the offered KV waited for at decode (`decode_pool/entry.py`)."""
     transfer_exposed_s: float | None = None
+    """The time of the transfer, less what was moved while the prompt was computed."""
     transfer_bytes: int | None = None
+    """The size of its KV."""
     decode_s: float | None = None
+    """The time on the last decode replica, up to its last token."""
     decoded_s: float | None = None
+    """The last decode replica had its last token."""
     itl_p50_s: float | None = None
+    """The median of its ITL, between two events with tokens."""
     itl_p95_s: float | None = None
+    """The p95 of its ITL."""
     longest_stall_s: float | None = None
+    """The longest ITL."""
     tokens_per_s: float | None = None
+    """Its tokens for each second, as the client saw it."""
     scheduler_tokens_per_s: float | None = None
+    """The same in the decode steps alone."""
     mean_batch: float | None = None
+    """The requests in a decode step, in the mean."""
     straggler_share: float | None = None
+    """The part of its steps in which it had the most tokens."""
     share_s: float | None = None
+    """The time of its decode steps, each divided by the requests in it, less those of a
+    replica that was lost. Of a cancelled choice it is known once its replicas are free."""
     preemptions: int = 0
+    """How often it lost its KV blocks to requests before it."""
     failovers: int = 0
+    """The replicas and routers that it lost."""
     failover_spans: tuple[FailoverSpan, ...] = ()
+    """The begin and the end of each failover, and the replica that was lost."""
     failover_pause_s: float = 0.0
+    """The time between the tokens around its failovers."""
     retries: int = 0
+    """How often full replicas refused it after a loss."""
     recomputed_tokens: int = 0
+    """The tokens that decode computed though they had had KV."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestRow:
-    """The outcome of a request: how it came in, how it ended, and its times by stage.
-
-    `config` is the version of the configuration that served it (`cluster/config/version.py`), `arm`
-    is `stable` or `canary`, where the endpoint has a canary. `received_at` is in seconds since the
-    epoch, and `total_s` the time from there to the end.
-
-    In the router's queue it waited for `queued_s`. `waited_for` is the last reason
-    (`docs/reference/refusals.md`); where it `stood_behind` others, it is what these waited for.
-    `queued_before` are the requests before it when it came. `reason` is the message that the client
-    got with an error. `refused_for` is the kind of a refusal, and `retry_after_s` the
-    time that it named. `decided_s` goes from arrival to the decision to refuse. `time_to_cancel_s`
-    goes from the end to the last replica that freed its blocks. `cost` is in the currency of the
-    configured prices. `x_request_id` and `traceparent` are the client's own ids
-    (`cluster/api/tracing.py`).
-    """
+    """The outcome of a request: how it came in, how it ended, and its times by stage."""
 
     request_id: str
+    """The id of the request."""
     endpoint: str
+    """Its endpoint."""
     config: str
+    """The version of the configuration that served it."""
     outcome: str
+    """`ok`, `running`, or the error with which it ended."""
     tenant: str = ""
+    """The tenant for which it counts."""
     lane: str = ""
+    """`interactive`, `streaming`, `scoring` or `batch`."""
     arm: str | None = None
+    """`stable` or `canary`, where the endpoint has a canary."""
     received_at: float = 0.0
+    """Its arrival, in seconds since the epoch."""
     total_s: float | None = None
+    """The time from there to its end."""
     reason: str | None = None
+    """The message that the client got with an error."""
     refused_for: str | None = None
+    """The kind of a refusal (`docs/reference/refusals.md`)."""
     retry_after_s: float | None = None
+    """The time that a refusal named."""
     decided_s: float | None = None
+    """The time from arrival to the decision to refuse."""
     waited_for: str | None = None
+    """The last reason of its wait in the router's queue; with `stood_behind` that of others."""
     stood_behind: bool | None = None
+    """It stood behind requests that waited for that reason."""
     queued_s: float | None = None
+    """The time in the router's queue."""
     queued_before: int | None = None
+    """The requests before it in the queue when it came."""
     prompt_tokens: int | None = None
+    """The tokens of its prompt."""
     completion_tokens: int | None = None
+    """The tokens of all its choices."""
     time_to_cancel_s: float | None = None
+    """The time from its end to the last replica that freed its blocks."""
     cost: float | None = None
+    """Its cost in the currency of the configured prices."""
     x_request_id: str | None = None
+    """The client's own id (`cluster/api/tracing.py`)."""
     traceparent: str | None = None
+    """The client's own trace."""
     prompt: str | None = None
+    """The text of the prompt, if the operator wants it."""
     answer: str | None = None
+    """The text of the answer, if the operator wants it."""
     choices: tuple[ChoiceRow, ...] = ()
+    """Its choices."""
 
     @property
     def failed(self) -> bool:

@@ -9,7 +9,8 @@ the first token, and behind it mostly between two stretches of `decode`.
 Each stage has a begin and an end of its own, as they were measured: nothing fills a gap between two
 stages. They are times on the router's clock, in which the replicas' own measures have their places.
 What a transfer does while its prompt is computed is part of `prefill`. Behind the first token a
-choice has only the stages that delayed its second token. Pure.
+choice has only the stages that delayed its second token. The last stage of a choice that runs ends
+with the present. Pure.
 """
 
 from __future__ import annotations
@@ -119,12 +120,14 @@ def _until_sent(
 
 
 def _behind_first(choice: ChoiceRow) -> list[StageMark]:
-    ttft_s, ttlt_s = choice.ttft_s, choice.ttlt_s
-    if ttft_s is None or ttlt_s is None:
+    ttft_s, end_s = choice.ttft_s, _end_s(choice)
+    if ttft_s is None or end_s is None:
         return []
     lost = [one for one in choice.failover_spans if one.begin_s >= ttft_s]
-    if ttlt_s <= ttft_s and not lost:
+    if end_s <= ttft_s and not lost:
         return []
+    if _waits_for_kv(choice) and not lost:
+        return [StageMark("offer", ttft_s, end_s)]
     marks = list(_hand_over(choice, ttft_s, lost))
     at_s = marks[-1].end_s if marks else ttft_s
     begin_s = at_s if lost else _decode_begin_s(choice, ttft_s, at_s)
@@ -132,13 +135,24 @@ def _behind_first(choice: ChoiceRow) -> list[StageMark]:
         marks.append(StageMark("decode", begin_s, one.begin_s, one.replica))
         marks.append(StageMark("failover", one.begin_s, one.end_s, one.replica))
         begin_s = one.end_s
-    if begin_s < ttlt_s:
-        ended_s = ttlt_s if choice.decoded_s is None else max(choice.decoded_s, ttft_s)
+    if begin_s < end_s:
+        ended_s = end_s if choice.decoded_s is None else max(choice.decoded_s, ttft_s)
         # All tokens of a short rest may be on their way before the router takes the first one.
         ended_s = max(ended_s, begin_s) if lost else ended_s
         marks.append(StageMark("decode", begin_s, ended_s, choice.decode_replica))
-        marks.append(StageMark("last_flush", ended_s, ttlt_s, choice.decode_replica))
+        marks.append(StageMark("last_flush", ended_s, end_s, choice.decode_replica))
     return marks
+
+
+def _end_s(choice: ChoiceRow) -> float | None:
+    """The last token, or the present of a choice that runs."""
+    return choice.ttlt_s if choice.running_s is None else choice.running_s
+
+
+def _waits_for_kv(choice: ChoiceRow) -> bool:
+    """Whether it runs, and decode has not said yet that it has the KV."""
+    runs, handed_over = choice.running_s is not None, choice.route == "handed_over"
+    return runs and handed_over and choice.transfer_end_s is None
 
 
 def _hand_over(
@@ -178,19 +192,22 @@ def _decode_begin_s(choice: ChoiceRow, ttft_s: float, at_s: float) -> float:
 def stage_faults(choice: ChoiceRow) -> list[str]:
     """Where the stages do not add up to TTFT or TTLT within 1 %, or do not follow each other.
 
+    Of a choice that runs they add up to the present.
+
     What no stage has is a gap, and what two stages have is an overlap.
     """
     first, behind = _until_first(choice), _behind_first(choice)
-    ttft_s, ttlt_s = choice.ttft_s, choice.ttlt_s
+    ttft_s, end_s = choice.ttft_s, _end_s(choice)
     faults: list[str] = []
     if ttft_s is not None and first:
         faults += _faults("TTFT", ttft_s, first)
-        told = [one for one in behind if one.begin_s < (ttlt_s or 0.0)]
-        if told and ttlt_s is not None:
-            faults += _faults("TTLT", ttlt_s, [*first, *told])
-    exposed_s, end_s = choice.transfer_exposed_s, choice.transfer_end_s
-    if exposed_s is not None and end_s is not None and choice.transfer_begin_s is not None:
-        whole_s = end_s - choice.transfer_begin_s
+        told = [one for one in behind if one.begin_s < (end_s or 0.0)]
+        if told and end_s is not None:
+            name = "TTLT" if choice.running_s is None else "the time so far"
+            faults += _faults(name, end_s, [*first, *told])
+    exposed_s, moved_s = choice.transfer_exposed_s, choice.transfer_end_s
+    if exposed_s is not None and moved_s is not None and choice.transfer_begin_s is not None:
+        whole_s = moved_s - choice.transfer_begin_s
         if exposed_s > whole_s + _error_s(whole_s):
             faults.append(f"{exposed_s:.6f} s of a transfer of {whole_s:.6f} s were exposed")
     return faults

@@ -29,9 +29,10 @@ class RowFilter:
     """Which rows are listed; empty and zero fields choose all. Raises InvalidRequest.
 
     The newest come first, or with `slowest` the longest TTFT; where no token came, the whole time
-    counts. `since_s` chooses requests that arrived in the last so many seconds. Where no row has
-    `request_id`, the client's `X-Request-Id` chooses its requests, the id of an answer its request,
-    and the id of a call with several prompts the rows of all of them, `ID-0`, `ID-1` and so on.
+    counts. `since_s` chooses requests that arrived in the last so many seconds, `answered` requests
+    that got a token. Where no row has `request_id`, the client's `X-Request-Id` chooses its
+    requests, the id of an answer its request, and the id of a call with several prompts the rows of
+    all of them, `ID-0`, `ID-1` and so on.
     """
 
     request_id: str = ""
@@ -41,6 +42,7 @@ class RowFilter:
     since_s: float = 0.0
     slowest: bool = False
     limit: int = 0
+    answered: bool = False
 
     def __post_init__(self) -> None:
         check_row_id(self.request_id)
@@ -75,6 +77,7 @@ class RowFilter:
             (not self.endpoint or row.endpoint == self.endpoint)
             and (not self.tenant or row.tenant == self.tenant)
             and (row.failed or not self.failed)
+            and (row.ttft_s is not None or not self.answered)
         )
 
 

@@ -81,7 +81,8 @@ def test_requests_are_a_table_or_json(capsys: pytest.CaptureFixture[str], router
     ]
     assert row.split()[1:] == [
         *("r-1", "chat", "acme", "ok", "prefill-0", "decode-0", "812", "40"),
-        *["100", "ms", "300", "ms", "200", "ms", "10", "ms", "610", "ms", "50", "ms", "2000", "ms"],
+        *("100", "ms", "300", "ms", "200", "ms", "10.0", "ms"),
+        *("610", "ms", "50.0", "ms", "2.00", "s"),
     ]
     code, out, _ = run(capsys, "requests", "--json", "--address", router.address)
     assert [one["request_id"] for one in json.loads(out)] == ["r-1", "r-2"]
@@ -186,16 +187,16 @@ def test_a_request_is_explained_as_a_waterfall_and_in_words(
     assert lines[0] == (
         "request r-1: ok; endpoint chat, lane interactive, tenant acme, configuration 3f9a1c02"
     )
-    assert lines[1].endswith("ended after 2010.0 ms; 812 prompt tokens, 40 tokens, cost 0.00125")
+    assert lines[1].endswith("ended after 2.01 s; 812 prompt tokens, 40 tokens, cost 0.00125")
     assert lines[3] == (
-        "choice 0 on prefill-0 -> decode-0: TTFT 610.0 ms (predicted 500.0 ms), TTLT 2000.0 ms"
+        "choice 0 on prefill-0 -> decode-0: TTFT 610 ms (predicted 500 ms), TTLT 2.00 s"
     )
     bars = [line for line in lines if line.startswith("  ")]
     assert [line.split()[0] for line in bars] == [
         *("admission", "prefill_queue", "prefill", "first_flush"),
         *("offer", "decode_admission", "transfer", "decode", "failover", "decode"),
     ]
-    assert bars[1].split()[-2:] == ["300.0", "ms"]
+    assert bars[1].split()[-2:] == ["300", "ms"]
     # Each bar begins where the one before it ends.
     ends = [len(line[: line.rindex("\u2588") + 1]) for line in bars if "\u2588" in line]
     assert ends == sorted(ends)
@@ -203,13 +204,13 @@ def test_a_request_is_explained_as_a_waterfall_and_in_words(
     for sentence in (
         "Most of its TTFT went to prefill_queue: 49 %.",
         "the KV cache might have no capacity for its answer; 3 requests were before it when",
-        "queued on prefill-0 for 300.0 ms behind r-0 (other, report, 4000 prompt tokens, ",
+        "queued on prefill-0 for 300 ms behind r-0 (other, report, 4000 prompt tokens, ",
         "decode-0 had no free slot in its batch for 60.0 ms.",
-        "Its KV (2.5 MB) was handed over; that delayed its second token by 100.0 ms.",
+        "Its KV (2.5 MB) was handed over; that delayed its second token by 100 ms.",
         "3.5 requests in the mean; in 25 % of them it had the most tokens.",
-        "Its ITL was p50 30.0 ms, p95 50.0 ms; its longest stall was 200.0 ms.",
+        "Its ITL was p50 30.0 ms, p95 50.0 ms; its longest stall was 200 ms.",
         "It lost its KV blocks twice to requests before it.",
-        "decode-9 was lost: from 800.0 ms after its arrival on it got no token for 700.0 ms.",
+        "decode-9 was lost: from 800 ms after its arrival on it got no token for 700 ms.",
         "99 of its tokens were computed again.",
     ):
         assert sentence in text
@@ -237,5 +238,5 @@ def test_a_request_without_a_token_says_for_how_long(
     gone = replace(ROW, outcome="cancelled", choices=(choice,), time_to_cancel_s=0.004)
     router.admin.rows = [json.dumps(whole(gone) | {"behind": []})]
     _, out, _ = run(capsys, "explain", "r-1", "--address", router.address)
-    assert "- It got no token in the 1510.0 ms after its replicas were chosen." in out
+    assert "- It got no token in the 1.51 s after its replicas were chosen." in out
     assert "- Its replicas were free 4.0 ms after its end." in out

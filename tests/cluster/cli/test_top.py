@@ -66,7 +66,7 @@ def test_a_pool_is_the_sum_of_its_replicas():
 def test_endpoints_and_the_slowest_come_from_rows():
     found = sections([brief(ROW), brief(REFUSED)], 4, figures_of([ROW, REFUSED]))
     assert found["endpoints"].rows == [
-        ("chat", "0.5", "1", "0", "610 ms", "610 ms", "50 ms", "50 ms"),
+        ("chat", "0.5", "1", "0", "610 ms", "610 ms", "50.0 ms", "50.0 ms"),
     ]
     (slowest,) = found["slowest"].rows
     assert slowest == (
@@ -92,8 +92,8 @@ def test_replicas_have_their_times_and_a_slow_one_says_so():
     assert found.columns[-2:] == ("1k prompt tokens", "step")
     assert [(row[1], row[2], *row[-2:]) for row in found.rows] == [
         ("decode-0", "ok", "-", "21.3 ms"),
-        ("prefill-0", "ok", "123.4 ms", "-"),
-        ("prefill-1", "slow: 10x the others\N{REPLACEMENT CHARACTER}", "1250.0 ms", "-"),
+        ("prefill-0", "ok", "123 ms", "-"),
+        ("prefill-1", "slow: 10x the others\N{REPLACEMENT CHARACTER}", "1.25 s", "-"),
     ]
     assert max(map(len, top.as_text([found]).splitlines())) <= 120
 

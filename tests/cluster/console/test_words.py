@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -36,20 +36,29 @@ def test_a_request_that_was_never_decided_about_says_behind_whom_it_stood():
         choice(), waited_for="batch_prompts", stood_behind=True, queued_before=70, queued_s=0.995
     )
     assert (
-        "It waited in the router's queue for 995.0 ms behind 70 requests, which waited because "
+        "It waited in the router's queue for 995 ms behind 70 requests, which waited because "
         "enough prompts of the batch lane wait already."
     ) in sentences(row)
     own = request_row(choice(), waited_for="kv_blocks", queued_before=2, queued_s=0.5)
     found = sentences(own)
     assert (
-        "It waited in the router's queue for 500.0 ms because the KV cache might have no capacity "
+        "It waited in the router's queue for 500 ms because the KV cache might have no capacity "
         "for its answer; 2 requests were before it when it came."
     ) in found
-    assert "500.0 ms passed in the router outside its queue: it was read and tokenised." in found
+    assert "500 ms passed in the router outside its queue: it was read and tokenised." in found
+
+
+def test_a_stage_that_goes_on_is_told_so_far():
+    decodes = choice(transfer_end_s=1.25, offered_s=1.2, decode_admitted_s=1.24, running_s=4.0)
+    row = request_row(replace(decodes, completion_tokens=7), total_s=None)
+    found = sentences(row)
+    assert "choice 0 on p0 -> d0: TTFT 1.20 s, 4.00 s so far" in found
+    assert "Its decode goes on, for 2.75 s so far; it has 7 tokens." in found
+    assert not any("goes on" in one for one in sentences(request_row(choice(ttlt_s=4.0))))
 
 
 def test_the_time_in_the_router_has_a_sentence_without_a_queue_too():
-    expected = "1000.0 ms passed in the router outside its queue: it was read and tokenised."
+    expected = "1.00 s passed in the router outside its queue: it was read and tokenised."
     assert expected in sentences(request_row(choice()))
 
 
@@ -90,11 +99,10 @@ def test_a_choice_names_the_choice_before_it():
     row = request_row(choice(), choice(1, queue_s=1.2, ttft_s=1.3))
     found = sentences(row)
     assert (
-        "It was queued on p0 for 200.0 ms behind its choice 0 (acme, chat, 0 prompt tokens, "
-        "100.0 ms)."
+        "It was queued on p0 for 200 ms behind its choice 0 (acme, chat, 0 prompt tokens, 100 ms)."
     ) in found
     assert (
-        "It was queued on p0 for 100.0 ms; no prompt is known that was computed there meanwhile."
+        "It was queued on p0 for 100 ms; no prompt is known that was computed there meanwhile."
     ) in found
 
 
@@ -112,8 +120,8 @@ def test_a_replica_that_was_lost_before_the_first_token_is_named():
     times = {"queue_s": 0.6, "prefill_s": 0.3, "ttft_s": 1.0, "ttlt_s": 2.0}
     said = sentences(request_row(choice(failovers=2, failover_spans=lost, **times)))
     assert [one for one in said if "was lost" in one] == [
-        "p9 was lost 400.0 ms after its arrival; it began again 100.0 ms later.",
-        "d9 was lost: from 1500.0 ms after its arrival on it got no token for 100.0 ms.",
+        "p9 was lost 400 ms after its arrival; it began again 100 ms later.",
+        "d9 was lost: from 1.50 s after its arrival on it got no token for 100 ms.",
     ]
 
 
@@ -131,7 +139,7 @@ def test_a_router_that_was_lost_before_the_first_token_is_named():
     said = sentences(request_row(choice(failovers=1, failover_spans=(lost,), ttlt_s=2.0)))
     assert (
         said[-1]
-        == "Its router was lost before its first token; it began again 500.0 ms after it came."
+        == "Its router was lost before its first token; it began again 500 ms after it came."
     )
     assert not any("read and tokenised" in one for one in said), "nobody knows that"
 
@@ -140,7 +148,7 @@ def test_a_lost_router_and_a_loss_without_a_pause_are_said():
     lost = FailoverSpan(1.5, 1.9), FailoverSpan(1.9, 1.9, "d9")
     said = sentences(request_row(choice(failovers=2, failover_spans=lost, retries=2, ttlt_s=2.0)))
     assert said[-3:] == [
-        "Its router was lost: from 1500.0 ms after its arrival on it got no token for 400.0 ms.",
+        "Its router was lost: from 1.50 s after its arrival on it got no token for 400 ms.",
         "d9 was lost, and no token was late for that.",
         "Full replicas refused it twice meanwhile.",
     ]

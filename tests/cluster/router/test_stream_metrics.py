@@ -168,3 +168,19 @@ def test_a_choice_without_a_hand_over_has_no_transfer_time(clock: Clock) -> None
 )
 def test_a_token_with_a_letter_or_digit_means_something(text: str, meaningful: bool) -> None:
     assert is_meaningful(text) is meaningful
+
+
+def test_the_row_of_a_choice_that_runs_ends_now_and_that_of_one_that_ended_does_not(clock: Clock):
+    record = begun()
+    record.times.ttft_s = 0.2
+    say(record, clock, 0.2, "A")
+    say(record, clock, 0.5, "B")
+    clock.now = BEGAN_S + 2.0
+    runs = record.so_far()
+    assert (runs.running_s, runs.ttlt_s, runs.completion_tokens) == (2.0, None, 2)
+    assert runs.tokens_per_s is None, "it depends on all tokens"
+    record.close()
+    clock.now = BEGAN_S + 9.0
+    ended = record.so_far()
+    assert (ended.running_s, ended.ttlt_s) == (None, pytest.approx(0.5))
+    assert ended == record.row()

@@ -21,6 +21,15 @@ def decode(name, step_s, streams=4):
     return ReplicaRecord(name, "decode", "", 1, load=load)
 
 
+def made(times):
+    """What a router has seen of prompts of 1,000 tokens, each replica's seconds in their order."""
+    costs = CostModel()
+    for name, seconds in times.items():
+        for number, took in enumerate(seconds):
+            costs.prefill(name).learn(1000, 0, took, 2000.0 * number + took)
+    return costs
+
+
 def speeds_of(replicas):
     return speeds(replicas, CostModel())
 
@@ -77,6 +86,40 @@ def test_a_slow_moment_is_no_mark_and_a_slow_replica_is():
     # It was slow, and is not any more.
     again = prefill("p0", 0.001), prefill("p1", 0.001)
     assert slow(*again, costs=learned([("p0", 1.0), ("p1", 9.0)])) == {}
+
+
+USUAL = st.floats(0.85, 1.15)
+VERY_SLOW = st.floats(5.0, 1000.0)
+BOTH = prefill("p0", 0.001), prefill("p1", 0.1)
+
+
+@given(st.lists(USUAL, min_size=6), st.lists(USUAL), VERY_SLOW, st.data())
+def test_no_single_prompt_makes_a_mark(others, times, moment, data):
+    """Even if the replica itself tells of a slow moment, and whatever it was known for."""
+    assert slow(*BOTH, costs=made({"p0": others, "p1": times})) == {}
+    at = data.draw(st.integers(0, len(times)))
+    once = [*times[:at], moment, *times[at:]]
+    assert slow(*BOTH, costs=made({"p0": others, "p1": once})) == {}
+
+
+@given(st.lists(USUAL, min_size=6), st.lists(USUAL), st.lists(VERY_SLOW, min_size=2))
+def test_two_very_slow_prompts_make_a_mark(others, times, last):
+    """A router that avoids the replica may never see a third; it may be new, or well known."""
+    assert slow(*BOTH, costs=made({"p0": others, "p1": [*times, *last]})) != {}
+
+
+def test_prompts_that_overlap_count_as_one():
+    costs = made({"p0": [1.0] * 8})
+    for number in range(5):
+        costs.prefill("p1").learn(1000, 0, 20.0 + number, 20.0 + number)
+    assert slow(*BOTH, costs=costs) == {}, "they may share a single slow moment"
+
+
+def test_a_slow_replica_that_gets_two_prompts_of_any_length_is_marked():
+    costs = made({"p0": [1.0] * 8})
+    for number, tokens in enumerate((60, 3000)):
+        costs.prefill("p1").learn(tokens, 0, 0.01 * tokens, 100.0 * number + 0.01 * tokens)
+    assert set(slow(*BOTH, costs=costs)) == {"p1"}
 
 
 def test_only_replicas_of_one_role_and_model_are_compared():

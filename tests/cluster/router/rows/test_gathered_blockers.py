@@ -82,7 +82,7 @@ async def test_prompts_of_another_router_are_named_whatever_its_clock_says(ahead
         view = await explained(peers, store(own, late), for_console=True)
         words = " ".join(view["words"]["0"])
         assert re.search(
-            r"behind theirs \(acme, chat, 7 prompt tokens, [\d.]+ ms, of other\), own", words
+            r"behind theirs \(acme, chat, 7 prompt tokens, 1\.50 s, of other\), own", words
         )
 
 

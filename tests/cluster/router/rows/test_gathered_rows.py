@@ -68,6 +68,17 @@ async def test_rows_of_all_routers_come_in_the_order_of_the_filter():
             await rows.gather(RowsQuestion(wanted=ListRequestsRequest(limit=5000)))
 
 
+async def test_the_slowest_that_got_a_token_are_found_behind_many_refusals():
+    here = store("a")
+    for number in range(60):
+        here.add(row(f"r{number}", NOW, outcome="Refused", total_s=9.0))
+    async with peers_of(other=other(store("b", ttft_s=0.2))) as (peers, _):
+        wanted = ListRequestsRequest(slowest=True, answered=True, limit=50, figures=True)
+        found = await GatheredRows(here, peers).gather(RowsQuestion(wanted=wanted))
+    assert names_of(found) == ["b", "a"]
+    assert sum(one.requests for one in found.figures) == 62, "of all requests"
+
+
 @pytest.mark.parametrize(
     "bad",
     [

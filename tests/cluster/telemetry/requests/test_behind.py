@@ -98,7 +98,7 @@ def test_prompts_that_share_a_pass_or_take_turns_share_the_wait():
 
 def test_requests_that_still_run_are_named_once():
     late = row("late", 101.0, queue_s=3.0, prefill_s=1.0, offered_s=4.0, decode_admitted_s=4.5)
-    times = {"queue_s": 0.5, "prefill_s": 1.5, "ttft_s": 2.0, "ttlt_s": 2.0}
+    times = {"queue_s": 0.5, "prefill_s": 1.5, "ttft_s": 2.0, "ttlt_s": None}
     runs = replace(row("runs", 100.0, **times), outcome="running", total_s=None)
     # Its task has ended, and its row is there, but it is not removed yet.
     twice = replace(late, outcome="running", total_s=None)
@@ -107,3 +107,7 @@ def test_requests_that_still_run_are_named_once():
         ("runs", "prefill_queue", 1.0, True),
         ("runs", "decode_admission", 0.5, True),
     ]
+    # One choice has got its last token, and another one of the request goes on.
+    choice = replace(runs.choices[0], ttlt_s=2.0)
+    found = blockers(late, [late], [replace(runs, choices=(choice,))])
+    assert [one.stage for one in found] == ["prefill_queue"]

@@ -100,6 +100,35 @@ def test_a_failover_before_the_first_token_stands_between_two_queues():
     assert not stage_faults(lost)
 
 
+RUNS = replace(CHOICE, ttlt_s=None, decode_s=None, decoded_s=None, running_s=3.0)
+
+
+def test_a_choice_that_runs_decodes_until_now():
+    assert told(RUNS) == [*told(CHOICE)[:7], ("decode", 0.85, 3.0)]
+    assert not stage_faults(RUNS)
+    local = replace(RUNS, route="local", offered_s=None, transfer_end_s=None)
+    assert told(local) == [*told(CHOICE)[:4], ("decode", 0.75, 3.0)]
+    assert not stage_faults(local)
+
+
+def test_a_choice_that_runs_is_on_offer_until_decode_has_its_kv():
+    waits = replace(RUNS, offered_s=None, decode_admitted_s=None, transfer_end_s=None)
+    assert told(waits) == [*told(CHOICE)[:4], ("offer", 0.75, 3.0)]
+    assert not stage_faults(waits)
+
+
+def test_a_choice_that_runs_may_be_between_two_replicas():
+    moved = replace(RUNS, failover_spans=(LOST,))
+    assert told(moved)[7:] == [
+        ("decode", 0.85, 1.2),
+        ("failover", 1.2, 1.5),
+        ("decode", 1.5, 3.0),
+    ]
+    moves = replace(RUNS, failover_spans=(FailoverSpan(1.2, 3.0, "d9"),))
+    assert told(moves)[7:] == [("decode", 0.85, 1.2), ("failover", 1.2, 3.0)]
+    assert not stage_faults(moved) + stage_faults(moves)
+
+
 def test_each_loss_has_a_failover():
     spans = (FailoverSpan(1.2, 1.3, "d9"), FailoverSpan(1.3, 1.5, "d8"), FailoverSpan(1.7, 1.8))
     moved = replace(CHOICE, failover_spans=spans)

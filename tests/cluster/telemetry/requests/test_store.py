@@ -123,6 +123,8 @@ ROWS = (
         ({"failed": True}, ["gone", "refused"]),
         ({"since_s": 100.0}, ["gone", "refused", "slow"]),
         ({"slowest": True}, ["gone", "slow", "old", "refused"]),
+        ({"slowest": True, "answered": True}, ["slow", "old"]),
+        ({"answered": True, "limit": 1}, ["slow"]),
         ({"request_id": "old"}, ["old"]),
         ({"tenant": "nobody"}, []),
     ],

@@ -1,0 +1,43 @@
+"""Times as text: in terminals, and the same on the console's page."""
+
+from __future__ import annotations
+
+import pytest
+
+from cluster.display_text import exact_time, known_time
+from tests.e2e.browser import needs_chromium
+from tests.e2e.console_page import PageSource, shown
+
+TIMES = {
+    0.0: "0.0 ms",
+    0.00004: "0.0 ms",
+    0.0123: "12.3 ms",
+    0.09944: "99.4 ms",
+    0.0996: "100 ms",
+    0.61: "610 ms",
+    0.9994: "999 ms",
+    0.9996: "1.00 s",
+    1.254: "1.25 s",
+    12.3: "12.30 s",
+    99.4: "99.40 s",
+    99.6: "1.7 min",
+    120.0: "2.0 min",
+    7200.0: "120.0 min",
+    -0.0123: "-12.3 ms",
+}
+_OF_PAGE = """async (times) => {
+  const { seconds } = await import("/console/format.js");
+  return times.map(seconds);
+}"""
+
+
+def test_a_measured_time_has_the_digits_that_serve():
+    assert {seconds: exact_time(seconds) for seconds in TIMES} == TIMES
+    assert [known_time(None), known_time(0.61)] == ["-", "610 ms"]
+
+
+@needs_chromium
+@pytest.mark.timeout(120)
+async def test_the_page_writes_times_as_terminals_do():
+    async with shown(PageSource()) as one:
+        assert await one.page.evaluate(_OF_PAGE, list(TIMES)) == list(TIMES.values())
