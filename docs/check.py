@@ -2,9 +2,9 @@
 
     python -m docs.check
 
-Links and named files exist, the generated pages are those that the code gives, and README and
-`docs/` keep to their lengths: words in all, words in a sentence. Each fault is one line with file
-and line. `tests/e2e/test_examples.py` runs the examples.
+Links and named files exist, a page shows each image, the generated pages are those that the code
+gives, and README and `docs/` keep to their lengths: words in all, words in a sentence. Each fault
+is one line with file and line. `tests/e2e/test_examples.py` runs the examples.
 """
 
 from __future__ import annotations
@@ -94,6 +94,14 @@ def missing_files(pages: Iterable[Page], root: Path = ROOT) -> Iterator[str]:
                     yield f"{page.path}:{line}: no such file: {name}"
 
 
+def unused_images(pages: Iterable[Page], root: Path = ROOT) -> Iterator[str]:
+    """Images of `docs/images/` that no page shows or links."""
+    links = {Path(target).name for page in pages for target in _LINK.findall(page.text)}
+    for file in sorted(root.glob("docs/images/*")):
+        if file.name not in links:
+            yield f"{file.relative_to(root)}: no page shows it"
+
+
 def too_many_words(pages: Iterable[Page]) -> Iterator[str]:
     """README and `docs/` beyond what they may have."""
     pages = list(pages)
@@ -146,6 +154,7 @@ def main(arguments: list[str]) -> int:
     faults = [
         *broken_links(pages),
         *missing_files(pages),
+        *unused_images(pages),
         *(f"{name}: stale; run `make reference`" for name in stale_pages(ROOT / _REFERENCE)),
         *too_many_words(pages),
         *long_sentences(pages),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cluster.console.words import Row, goes_on, in_words
+from cluster.console.words import STAGE_NAMES, Row, goes_on, in_words
 from cluster.display_text import exact_time, plain
 
 _WIDTH = 40
@@ -29,13 +29,14 @@ def waterfall(stages: list[Row], present_s: float | None = None) -> list[str]:
     if not stages:
         return []
     whole_s = max(one["end_s"] for one in stages) or 1.0
-    names = max(len(one["stage"]) for one in stages)
+    names = [plain(STAGE_NAMES.get(one["stage"], one["stage"])) for one in stages]
+    width = max(map(len, names))
     lines = []
-    for one in stages:
+    for name, one in zip(names, stages, strict=True):
         begin = round(_WIDTH * one["begin_s"] / whole_s)
         length = round(_WIDTH * one["end_s"] / whole_s) - begin
         bar = " " * begin + (_BAR * length or _TICK)
         took = f"{exact_time(one['end_s'] - one['begin_s']):>9}"
         took += " so far" if goes_on(one, present_s) else ""
-        lines.append(f"  {plain(one['stage']):{names}}  {bar:{_WIDTH + 1}}  {took}")
+        lines.append(f"  {name:{width}}  {bar:{_WIDTH + 1}}  {took}")
     return lines

@@ -33,9 +33,9 @@ Row = dict[str, Any]
 
 # The stages of a choice, in their order.
 STAGE_NAMES: Mapping[str, str] = {
-    "admission": "wait in the router",
+    "admission": "router wait",
     "failover": "failover",
-    "prefill_queue": "queue of prefill",
+    "prefill_queue": "prefill queue",
     "prefill": "prefill",
     "first_flush": "first flush",
     "offer": "offer of KV",
@@ -197,7 +197,8 @@ def _largest(choice: Row) -> Iterator[str]:
     if not found:
         return
     stage = max(found, key=lambda name: found[name])
-    yield f"Most of its TTFT went to {stage}: {100 * found[stage] / ttft_s:.0f} %."
+    name = STAGE_NAMES.get(stage, stage)
+    yield f"The largest part of its TTFT was {name}: {found[stage] / ttft_s:.0%}."
 
 
 def _behind(row: Row, choice: Row, stage: str) -> str:
@@ -235,10 +236,10 @@ def _transfer(choice: Row, took: dict[str, float]) -> Iterator[str]:
 
 def _decode(choice: Row) -> Iterator[str]:
     if "mean_batch" in choice:
-        share = 100 * choice.get("straggler_share", 0.0)
+        share = choice.get("straggler_share", 0.0)
         yield (
             f"Its decode steps had {choice['mean_batch']:.1f} requests in the mean; "
-            f"in {share:.0f} % of them it had the most tokens."
+            f"in {share:.0%} of them it had the most tokens."
         )
     if "longest_stall_s" in choice and "itl_p50_s" in choice:  # an older router has other names
         itl = f"p50 {exact_time(choice['itl_p50_s'])}, p95 {exact_time(choice['itl_p95_s'])}"

@@ -13,6 +13,7 @@ from docs.check import (
     missing_files,
     read_pages,
     too_many_words,
+    unused_images,
 )
 
 
@@ -41,6 +42,15 @@ def test_files_that_are_named_must_be_there(tmp_path: Path) -> None:
     assert list(missing_files([told, old], tmp_path)) == [
         "README.md:1: no such file: helm/gone.yaml"
     ]
+
+
+def test_an_image_that_no_page_shows_is_reported(tmp_path: Path) -> None:
+    images = tmp_path / "docs" / "images"
+    images.mkdir(parents=True)
+    for name in ("shown.png", "linked.png", "left.png"):
+        (images / name).touch()
+    shows = page("docs/a.md", "![a](images/shown.png) and [b](images/linked.png)\n")
+    assert list(unused_images([shows], tmp_path)) == ["docs/images/left.png: no page shows it"]
 
 
 def test_words_are_counted_without_decisions_and_generated_pages() -> None:

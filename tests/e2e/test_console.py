@@ -197,7 +197,7 @@ async def test_a_request_opens_as_a_waterfall(url):
         rows = page.locator("#request-body .waterfall th")
         await rows.first.wait_for()
         assert {"prefill", "decode"} <= set(await rows.all_inner_texts())
-        assert "Most of its TTFT went to" in await text_of(page, "#request-body")
+        assert "The largest part of its TTFT" in await text_of(page, "#request-body")
         await page.keyboard.press("Escape")
         assert not await page.locator("#request-dialog").is_visible()
         await page.fill("#filter-text", "nothing of that name")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 
 import pytest
 
@@ -98,9 +99,12 @@ async def test_names_that_clients_choose_neither_break_the_charts_nor_crowd_them
         source.ended("good")
         await legend.filter(has_text="chat p50").wait_for()
         assert await legend.locator(".entry").count() == 1
+        assert re.search(r" at \d\d:\d\d:\d\d; budget", await legend.inner_text())
         await one.page.click("nav a[href='#tenants']")
         await one.page.locator("#tenant-rows th", has_text="constructor").wait_for()
-        assert "NaN" not in await one.page.locator("#tenant-rows").inner_text()
+        told = await one.page.locator("#tenant-rows").inner_text()
+        assert "NaN" not in told
+        assert "0, no cap" in told
 
 
 async def test_the_legend_has_the_colours_of_the_lines():

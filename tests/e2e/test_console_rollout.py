@@ -180,7 +180,7 @@ async def test_rollouts_and_canaries_are_followed(serving, model_folder, tmp_pat
         assert code == 0, output
         await shown.says(ARMS, r"trial was rolled back: .* failed, .* elsewhere")
         stable, trial = await arms(shown)
-        assert (stable[2], trial[2]) == ("100 %", "0 %")
+        assert (stable[2], trial[2]) == ("100%", "0%")
         assert not trial[4].startswith("0 ")
         assert await serious(page) == []
 
@@ -204,11 +204,11 @@ async def arms(shown):
 
 async def arms_have_figures(shown):
     """Both arms have requests and a TTFT, and the numbers grow."""
-    await shown.says(ARMS, "50 % of the requests to chat are served as trial")
+    await shown.says(ARMS, "50% of the requests to chat are served as trial")
 
     async def counts():
         found = await arms(shown)
-        assert [row[1:3] for row in found] == [["chat", "50 %"], ["trial", "50 %"]]
+        assert [row[1:3] for row in found] == [["chat", "50%"], ["trial", "50%"]]
         timed = all(re.match(r"[\d.]+ m?s", row[5]) for row in found)
         return [int(row[3].replace(",", "")) for row in found] if timed else None
 

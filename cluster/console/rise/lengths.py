@@ -46,5 +46,5 @@ def longer(name: str, counts: Sequence[TextLength], span: Span, slow_times: Sequ
     tenant, most = max(by_tenant.items(), key=lambda item: item[1])
     share = most / sum(by_tenant.values())
     whose = f"; {tenant} has {share:.0%} of the tokens" if share >= _MOST_OF_IT else ""
-    number = f"{len(slow)} {name}"
+    number = f"{len(slow):,} {name}"
     return f"{now:,.0f} tokens in the mean of {number} instead of {before:,.0f}{whose}"

@@ -74,6 +74,8 @@ def sentence_of(
         who = "One tenant" if number == 1 else f"{number} tenants"
         tenant = f"{who} sent more: {facts['tenant']}."
     if cause.replica:
+        # Which tenant met the replica most says nothing of the cause.
+        tenant = tenant if number else f"{_capital(_NONE_SENT_MORE)}."
         happened = "lost" if cause.lost else "slow"
         first = f"One {cause.pool} replica was {happened}: {facts['replica']}."
         said = [first, where, lack, *long, tenant]

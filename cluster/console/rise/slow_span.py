@@ -43,7 +43,7 @@ def slow_spans(values: Values) -> list[Span]:
             break
         inside, left = _within(left, span), _beside(left, span)
         found += _without_calm(span, inside, left)
-    return sorted(found)
+    return joined(found)
 
 
 def is_in(at: float, span: Span) -> bool:
@@ -52,7 +52,7 @@ def is_in(at: float, span: Span) -> bool:
 
 
 def joined(spans: Iterable[Span]) -> list[Span]:
-    """The spans in their order, with those that overlap as one."""
+    """The spans in their order, with those that touch or overlap as one."""
     found: list[Span] = []
     for begin, end in sorted(spans):
         if found and begin <= found[-1][1]:

@@ -230,7 +230,7 @@ def _are_new(slow: _Samples, samples: _Samples, pool: str, begin: float) -> bool
 def _took(time: SlowTime, usual: _Samples) -> str:
     now, before = rounded_time(time.slow_s), rounded_time(mean_s(usual))
     few = f" in the mean of only {len(usual)}" if len(usual) < _FEW else ""
-    return f"{now} in the mean of {time.requests} requests instead of {before}{few}"
+    return f"{now} in the mean of {time.requests:,} requests instead of {before}{few}"
 
 
 def _also(one: SlowTime, shown: SlowTime) -> str:
@@ -239,7 +239,7 @@ def _also(one: SlowTime, shown: SlowTime) -> str:
     when = (
         f"{long_time(apart)} before" if apart > 0 else f"{long_time(one.begin - shown.end)} later"
     )
-    took = f"{rounded_time(one.slow_s)} in the mean of {one.requests} requests"
+    took = f"{rounded_time(one.slow_s)} in the mean of {one.requests:,} requests"
     return f"It was high {when}, too, for {long_time(one.end - one.begin)}: {took}."
 
 

@@ -1,7 +1,7 @@
 // The charts over time: TTFT and ITL by endpoint with their budgets, refusals by reason.
 
 import { byId, el, keyed, say } from "./dom.js";
-import { count, lasting, own, reasonName, seconds, short } from "./format.js";
+import { clock, count, lasting, own, reasonName, seconds, short } from "./format.js";
 import { state } from "./feed.js";
 import { lineLabels } from "./labels.js";
 import { shownRise } from "./rise.js";
@@ -44,9 +44,10 @@ function latency(id, names, valuesOf, budgetOf, title) {
   const near = budgets.filter((one) => one.value < 4 * highest);
   draw(id, at, lines, near, Math.max(highest, ...near.map((one) => one.value)) * 1.1, seconds);
   const legends = names.map((name, index) => {
-    const last = [...at].reverse().map((time) => valueAt(time, name, valuesOf)).find((found) => found && found[1] !== null);
+    const newest = [...at].reverse().find((time) => (valueAt(time, name, valuesOf)?.[1] ?? null) !== null);
+    const known = newest === undefined ? "none" : `${valueAt(newest, name, valuesOf).map((value, which) => `${QUANTILES[which]} ${seconds(value)}`).join(", ")} at ${clock(newest)}`;
     const budget = budgetOf(state.settings.endpoints[name]);
-    return { name, colour: index % COLOURS, text: `${last ? last.map((value, which) => `${QUANTILES[which]} ${seconds(value)}`).join(", ") : "none"}${budget ? `, budget ${seconds(budget)}` : ""}` };
+    return { name, colour: index % COLOURS, text: `${known}${budget ? `; budget ${seconds(budget)}` : ""}` };
   });
   legend(id, legends, title);
 }

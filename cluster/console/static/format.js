@@ -31,7 +31,7 @@ export function rate(value) {
 }
 
 /** A share as per cent. */
-export const percent = (share) => `${Math.round(100 * share)} %`;
+export const percent = (share) => `${Math.round(100 * share)}%`;
 
 /** The local time of seconds since the epoch. */
 export function clock(at) {

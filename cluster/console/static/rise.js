@@ -75,14 +75,16 @@ function panel(rise) {
   const facts = { endpoint: `${rise.endpoint}: ${seconds(rise.slow_s)} instead of ${seconds(rise.usual_s)}`, when: `${clock(rise.begin)} to ${clock(rise.end)}${also}`, ...rise.facts, "what to do": rise.advice, guide: rise.runbook };
   parts.push(el("dl", { class: "facts" }, ...Object.entries(facts).flatMap(([name, text]) => [el("dt", {}, name), el("dd", {}, text)])));
   parts.push(group("By stage", rise.stages, stageName), group("By pool", rise.pools, (name) => name));
-  if (rise.reasons.length) parts.push(group("Waits in the router", rise.reasons, reasonName));
-  if (rise.replicas.length) parts.push(group(`By replica of ${rise.cause.pool}`, rise.replicas, (name) => name || "none"));
+  parts.push(group("Reasons of the router wait", rise.reasons, reasonName));
+  parts.push(group(`By replica of ${rise.cause.pool}`, rise.replicas, (name) => name || "none"));
   parts.push(group("By tenant", rise.tenants, (name) => name, `sent ${rise.endpoint} nothing before`));
-  return parts;
+  return parts.filter((one) => one !== null);
 }
 
+/** A table of shares; nothing where none of them counts. */
 function group(title, shares, name, unseen = "no requests before") {
   const shown = shares.filter((one) => one.share >= LEAST_SHARE).slice(0, 4);
+  if (!shown.length) return null;
   const rows = shown.map((one) => {
     const line = el("span", { class: "span" });
     line.style.width = `${Math.min(100, 100 * one.share)}%`;

@@ -41,7 +41,7 @@ function update(child, one, whole) {
     if (one.caps === undefined) return fill(caps[index], "–", 0, 0, "line-0");
     const { used, here, cap } = one.caps[name];
     const most = cap === null ? "no cap" : here === cap ? `of ${count(cap)}` : `of ${count(here)} here, ${count(cap)} in all`;
-    return fill(caps[index], `${count(used)} ${most}`, used, here, here && used >= 0.9 * here ? "full" : "line-0");
+    return fill(caps[index], `${count(used)}${cap === null ? "," : ""} ${most}`, used, here, here && used >= 0.9 * here ? "full" : "line-0");
   });
 }
 

@@ -192,9 +192,9 @@ def test_a_request_is_explained_as_a_waterfall_and_in_words(
         "choice 0 on prefill-0 -> decode-0: TTFT 610 ms (predicted 500 ms), TTLT 2.00 s"
     )
     bars = [line for line in lines if line.startswith("  ")]
-    assert [line.split()[0] for line in bars] == [
-        *("admission", "prefill_queue", "prefill", "first_flush"),
-        *("offer", "decode_admission", "transfer", "decode", "failover", "decode"),
+    assert [line[2:20].strip() for line in bars] == [
+        *("router wait", "prefill queue", "prefill", "first flush"),
+        *("offer of KV", "decode admission", "transfer", "decode", "failover", "decode"),
     ]
     assert bars[1].split()[-2:] == ["300", "ms"]
     # Each bar begins where the one before it ends.
@@ -202,12 +202,12 @@ def test_a_request_is_explained_as_a_waterfall_and_in_words(
     assert ends == sorted(ends)
     text = "\n".join(lines)
     for sentence in (
-        "Most of its TTFT went to prefill_queue: 49 %.",
+        "The largest part of its TTFT was prefill queue: 49%.",
         "the KV cache might have no capacity for its answer; 3 requests were before it when",
         "queued on prefill-0 for 300 ms behind r-0 (other, report, 4000 prompt tokens, ",
         "decode-0 had no free slot in its batch for 60.0 ms.",
         "Its KV (2.5 MB) was handed over; that delayed its second token by 100 ms.",
-        "3.5 requests in the mean; in 25 % of them it had the most tokens.",
+        "3.5 requests in the mean; in 25% of them it had the most tokens.",
         "Its ITL was p50 30.0 ms, p95 50.0 ms; its longest stall was 200 ms.",
         "It lost its KV blocks twice to requests before it.",
         "decode-9 was lost: from 800 ms after its arrival on it got no token for 700 ms.",

@@ -176,7 +176,7 @@ def test_a_request_is_told_in_words_without_its_texts(source):
     found = client(source).get("/console/request?id=r").json()
     stages = [one["stage"] for one in found["choices"][0]["stages"]]
     assert stages[:2] == ["admission", "prefill_queue"]
-    assert any("Most of its TTFT went to prefill" in text for text in found["words"]["0"])
+    assert any("The largest part of its TTFT was prefill" in text for text in found["words"]["0"])
     assert "secret" not in str(found)
     assert client(source).get("/console/request?id=other").status_code == 404
 

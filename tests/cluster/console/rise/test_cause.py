@@ -61,6 +61,7 @@ def test_a_slow_replica_is_named(seed, begin, length):
         assert one.cause.stages[0] == "prefill"
         assert abs(one.begin - BEGIN - begin) <= 60
         assert "prefill replica was slow: prefill#1 (" in one.words
+        assert "hit most" not in one.words
         assert "has been high" in one.words
         assert one.end <= BEGIN + begin + length
 
@@ -102,7 +103,7 @@ def test_a_full_kv_pool_is_named_and_no_replica(seed, begin, length):
         assert (one.cause.pool, one.cause.replica, one.cause.tenant) == ("decode", "", "")
         assert (one.cause.stages[0], one.cause.reason) == ("admission", "kv_blocks")
         assert "The decode pool is nearly full" in one.words
-        assert one.facts["stage"].startswith("the wait in the router for KV blocks (")
+        assert one.facts["stage"].startswith("the router wait for KV blocks (")
 
 
 def test_a_rise_that_is_over_is_told_so():

@@ -21,7 +21,7 @@ KINDS = (
 TIME = r"([\d,.]+ (?:ms|s|min))"
 HEAD = re.compile(
     rf"TTFT of (\w+) (?:has been|was) high for {TIME}(?: until {TIME} ago)?[^:]*: {TIME} in the "
-    rf"mean of (\d+) requests instead of {TIME}(?: in the mean of only (\d+))?\. "
+    rf"mean of ([\d,]+) requests instead of {TIME}(?: in the mean of only (\d+))?\. "
 )
 ON_REPLICA = re.compile(
     rf"(\S+#\d) \({TIME} a request(?: instead of {TIME}|, none before), (\d+)% of the added time\)"
@@ -29,11 +29,12 @@ ON_REPLICA = re.compile(
 SENT = re.compile(r"(\w+) \(it sent ([\d.]+) times its usual prompt tokens( to (\w+)| over all)?")
 HIT = re.compile(r"(\w+) is hit most \((\d+)% of the added time\)")
 LONGER = re.compile(
-    r"(Prompts|Answers) were longer: ([\d,]+) tokens in the mean of (\d+) \w+ instead of ([\d,]+)"
-    r"(?:; (\w+) has (\d+)% of the tokens)?\."
+    r"(Prompts|Answers) were longer: ([\d,]+) tokens in the mean of ([\d,]+) \w+ "
+    r"instead of ([\d,]+)(?:; (\w+) has (\d+)% of the tokens)?\."
 )
 ALSO = re.compile(
-    rf"It was high {TIME} (?:before|later), too, for {TIME}: {TIME} in the mean of (\d+) requests\."
+    rf"It was high {TIME} (?:before|later), too, for {TIME}: {TIME} in the mean of ([\d,]+) "
+    r"requests\."
 )
 STAGE = re.compile(r"\((\d+)%\)")
 
@@ -126,7 +127,7 @@ def check(rise, every_rise, samples, answers, after_s=0.0):
     assert endpoint == rise.endpoint and rise.end <= now
     assert is_near(length, rise.end - rise.begin) and is_near(slow_s, mean(found.slow))
     assert ago is None or is_near(ago, now - rise.end)
-    assert is_near(usual_s, mean(found.usual)) and int(count) == len(found.slow)
+    assert is_near(usual_s, mean(found.usual)) and int(count.replace(",", "")) == len(found.slow)
     assert few is None or int(few) == len(found.usual)
     left = left[head.end() :]
     for replica, slow_s, usual_s, percent in ON_REPLICA.findall(left):
@@ -140,7 +141,7 @@ def check(rise, every_rise, samples, answers, after_s=0.0):
         assert is_near(percent, min(100, 100 * sum(own) / len(found.slow) / found.added_s))
     for name, now_mean, number, before_mean, tenant, percent in LONGER.findall(left):
         slow, usual = found.tokens(name)
-        assert int(number) == len(slow)
+        assert int(number.replace(",", "")) == len(slow)
         assert is_near(now_mean, fmean(one[2] for one in slow))
         assert is_near(before_mean, fmean(one[2] for one in usual))
         own = sum(one[2] for one in slow if one[1] == tenant)
@@ -152,7 +153,7 @@ def check(rise, every_rise, samples, answers, after_s=0.0):
             if each.endpoint == rise.endpoint and one.begin <= each.at <= one.end
         ]
         assert is_near(length, one.end - one.begin) and is_near(slow_s, mean(then))
-        assert int(count) == len(then)
+        assert int(count.replace(",", "")) == len(then)
     percents = [f"{min(100.0, 100 * found.share(stage)):.0f}" for stage in rise.cause.stages]
     assert STAGE.findall(rise.facts["stage"]) == percents
     for pattern in (ON_REPLICA, SENT, HIT, LONGER, ALSO, STAGE):

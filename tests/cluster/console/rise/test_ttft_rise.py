@@ -92,3 +92,15 @@ def test_a_rise_took_longer_than_usual_also_beside_few_requests_that_took_longes
             samples += [sample(made.uniform(*span), **took(level)) for _ in times]
     samples.sort(key=lambda one: one.at)
     assert all(rise.slow_s > 1.4 * rise.usual_s for rise in rises(samples))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_slow_times_that_touch_are_one(seed):
+    draw, samples, at = Random(seed), [], 0.0
+    for seconds, factor in ((120, 1), (100, 6), (100, 2), (40, 60)):
+        for _ in range(3 * seconds):
+            samples.append(sample(at, 0.1 + 0.03 * factor * draw.lognormvariate(0, 0.5)))
+            at += 1 / 3
+    (one,) = rises(samples)
+    assert one.also == []
+    assert one.words.startswith("TTFT of chat has been high for 4 min: ")
