@@ -9,13 +9,12 @@ import argparse
 import asyncio
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 from bench.core.host_info import as_line, describe_machine, now
 from bench.core.markdown_tables import table
 from bench.core.results import Figure, keep, series_of, value_of
 from bench.core.statistics import percentile
-from bench.router.main import PROBE, open_streams, probe, spent_s
+from bench.router.main import PROBE, open_streams, probe
 from bench.router.site import Site, site_of
 from bench.router.stream_load import StreamSpec, first_token_s
 from cluster.api.event_streams import end
@@ -27,13 +26,6 @@ _ASKED_PER_S = 24_000
 _SETTLE_S = 1.0
 _DEADLINE_S = 60.0
 _FRONT_ENDS = {"grpc": "gRPC", "http": "HTTP"}
-
-
-class Speed(NamedTuple):
-    """Tokens per second, and the router's CPU milliseconds for 1,000 of them."""
-
-    tokens_per_s: float
-    cpu_ms: float
 
 
 def main() -> None:
@@ -64,9 +56,8 @@ async def _measure(site: Site, options: argparse.Namespace) -> dict[str, Figure]
     for front_end, title in _FRONT_ENDS.items():
         plain, resumable = [], []
         for _ in tracked(f"journal, {title}", range(options.turns)):
-            plain.append((await full_speed(site, front_end, options)).tokens_per_s)
-            kept = await full_speed(site, front_end, options, resumable=True)
-            resumable.append(kept.tokens_per_s)
+            plain.append(await full_speed(site, front_end, options))
+            resumable.append(await full_speed(site, front_end, options, resumable=True))
         ratios = sorted(b / a for a, b in zip(plain, resumable, strict=True))
         for what, ratio in (("least", ratios[0]), ("p50", percentile(ratios, 0.5))):
             name = f"{title}: tokens/s, {what}"
@@ -77,28 +68,23 @@ async def _measure(site: Site, options: argparse.Namespace) -> dict[str, Figure]
 
 
 async def full_speed(
-    site: Site,
-    front_end: str,
-    options: argparse.Namespace,
-    *,
-    resumable: bool = False,
-    asked_per_s: int = _ASKED_PER_S,
-) -> Speed:
-    """The tokens of all streams together, of so many as the replicas are asked for."""
-    step_ms = max(1, round(1000 * options.streams / asked_per_s))
+    site: Site, front_end: str, options: argparse.Namespace, *, resumable: bool = False
+) -> float:
+    """Tokens per second of all streams together, asked for more than the router can do."""
+    step_ms = max(1, round(1000 * options.streams / _ASKED_PER_S))
     client = site.streams(front_end)
     async with asyncio.timeout(_DEADLINE_S + 10 * options.seconds):
         spec = StreamSpec("each", step_ms, resumable=resumable)
         taken, tasks = await open_streams(client, spec, options.streams)
         await asyncio.sleep(_SETTLE_S)
-        before_s, marks = spent_s(site.router), [len(one.pieces) for one in taken]
+        marks = [len(one.pieces) for one in taken]
         await asyncio.sleep(options.seconds)
-        after_s, ends = spent_s(site.router), [len(one.pieces) for one in taken]
+        ends = [len(one.pieces) for one in taken]
         await end(tasks)
         tokens = sum(client.check(*one)[1] for one in zip(taken, marks, ends, strict=True))
         await client.close()
     seconds: float = options.seconds
-    return Speed(tokens / seconds, 1e6 * (after_s - before_s) / tokens)
+    return tokens / seconds
 
 
 async def _first_token_ms(site: Site, front_end: str, options: argparse.Namespace) -> float:

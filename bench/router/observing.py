@@ -5,8 +5,13 @@
 On are the rows of the request log in files, a trace of each request, which a collector here takes,
 and the console with viewers. It is the same process with and without, because two processes of one
 router differ by 10 %. The router has a core for itself, if there are several, and all other
-processes share the rest. On two cores these may bound tokens/s, and not the router; its CPU says
-what it pays. In the end `unwatched_console` adds up what the console takes while nobody looks.
+processes share the rest.
+
+- `steady_cpu` tells what the router pays: its CPU at a steady rate, first with nobody who looks. A
+  router bound by its core loses so many tokens per second as this takes of a core.
+- Tokens per second at full speed are those over HTTP alone, and on two cores the other processes
+  may bound them. Over gRPC the messages merge behind a slow client, so a slower client gets more.
+- In the end `unwatched_console` adds up what the console takes while nobody looks.
 """
 
 from __future__ import annotations
@@ -15,13 +20,12 @@ import argparse
 import asyncio
 import contextlib
 import os
-import signal
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, nullcontext
+from contextlib import ExitStack, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,8 +40,9 @@ from bench.core.statistics import percentile
 from bench.router.journal import full_speed
 from bench.router.main import PROBE, probe, spent_s
 from bench.router.site import Site, process_of, site_of
+from bench.router.steady_cpu import observed, steady_cpu
 from bench.router.stream_load import Taken, first_token_s
-from bench.router.unwatched_console import console_shares, open_page
+from bench.router.unwatched_console import console_shares
 from cluster.deploy.embedded_redis import EmbeddedRedis
 from cluster.work_progress import tracked
 
@@ -45,9 +50,9 @@ _FRONT_ENDS = {"grpc": "gRPC", "http": "HTTP"}
 # Clients of short requests, and how long a router has for the rows and spans of the last ones.
 _CLIENTS = 8
 _SETTLE_S = 2.0
-# Messages per second of all streams below any bound: CPU for a token depends on how many are late.
-_STEADY_PER_S = 5000
+_PARTS = ("cpu", "speed", "request", "first", "console")
 _Measure = Callable[[], Awaitable[float]]
+_MeasureOf = Callable[[Site, str, argparse.Namespace], Awaitable[float]]
 
 
 def main() -> None:
@@ -57,6 +62,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3.0, help="length of each measurement")
     parser.add_argument("--turns", type=int, default=4)
     parser.add_argument("--viewers", type=int, default=3, help="open consoles")
+    parser.add_argument("--parts", nargs="+", choices=_PARTS, default=list(_PARTS))
     parser.add_argument("--results", type=Path, help="the folder in which the figures are kept")
     parser.add_argument("--collect", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -88,6 +94,8 @@ def _run(options: argparse.Namespace) -> dict[str, Figure]:
         for thread in Path(f"/proc/{site.router}/task").iterdir():
             os.sched_setaffinity(int(thread.name), cores[-1:])
         found = asyncio.run(_measure(site, options))
+    if "console" not in options.parts:
+        return found
     _, unwatched = console_shares(options.streams, options.seconds, options.viewers)
     share = value_of(100 * unwatched.of_core, "% of a core", 1, "runs")
     return found | {"console, nobody looks": share}
@@ -96,12 +104,11 @@ def _run(options: argparse.Namespace) -> dict[str, Figure]:
 async def _measure(site: Site, options: argparse.Namespace) -> dict[str, Figure]:
     found: dict[str, Figure] = {}
     for front_end, title in _FRONT_ENDS.items():
-        for measure, name in (
-            (_tokens_per_s, "tokens/s"),
-            (_token_cpu, "router's CPU for a token"),
-            (_request_cpu, "router's CPU for a short request"),
-            (_first_token, "first token"),
-        ):
+        if "cpu" in options.parts:
+            found |= await steady_cpu(site, front_end, title, options)
+        for part, (measure, name) in _RATIOS.items():
+            if part not in options.parts or (part, front_end) == ("speed", "grpc"):
+                continue
             turns = tracked(f"observing, {title}, {name}", range(options.turns))
             bound = partial(measure, site, front_end, options)
             ratios = await _by_turns(site, bound, turns, options)
@@ -121,19 +128,14 @@ async def _by_turns(
         taken: dict[bool, float] = {}
         # Neither is always the first of a turn.
         for on in (False, True) if turn % 2 == 0 else (True, False):
-            async with _observed(site, options.viewers) if on else nullcontext():
+            async with observed(site, options.viewers) if on else nullcontext():
                 taken[on] = await measure()
         ratios.append(taken[True] / taken[False])
     return sorted(ratios)
 
 
 async def _tokens_per_s(site: Site, front_end: str, options: argparse.Namespace) -> float:
-    return (await full_speed(site, front_end, options)).tokens_per_s
-
-
-async def _token_cpu(site: Site, front_end: str, options: argparse.Namespace) -> float:
-    """The router's CPU milliseconds for 1,000 tokens, at a rate below its bound."""
-    return (await full_speed(site, front_end, options, asked_per_s=_STEADY_PER_S)).cpu_ms
+    return await full_speed(site, front_end, options)
 
 
 async def _request_cpu(site: Site, front_end: str, options: argparse.Namespace) -> float:
@@ -164,17 +166,11 @@ async def _first_token(site: Site, front_end: str, options: argparse.Namespace) 
     return percentile(found, 0.5)
 
 
-@asynccontextmanager
-async def _observed(site: Site, viewers: int) -> AsyncIterator[None]:
-    """Rows, traces, and consoles that are open; ConnectionError where the router has none."""
-    os.kill(site.router, signal.SIGUSR1)
-    try:
-        async with AsyncExitStack() as pages:
-            for _ in range(viewers):
-                await pages.enter_async_context(open_page(site.front_ends["http"]))
-            yield
-    finally:
-        os.kill(site.router, signal.SIGUSR2)
+_RATIOS: dict[str, tuple[_MeasureOf, str]] = {
+    "speed": (_tokens_per_s, "tokens/s"),
+    "request": (_request_cpu, "router's CPU for a short request"),
+    "first": (_first_token, "first token"),
+}
 
 
 class _Collector(trace_service_pb2_grpc.TraceServiceServicer):

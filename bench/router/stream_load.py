@@ -60,6 +60,10 @@ class Streams(Protocol):
         """Messages and tokens in pieces[begin:stop]; OutOfOrder if the stream is not in order."""
         ...
 
+    def count(self, pieces: Sequence[bytes]) -> tuple[int, int]:
+        """Messages and tokens in these pieces of one stream."""
+        ...
+
     async def close(self) -> None:
         """Close all connections."""
         ...
@@ -89,18 +93,17 @@ class GrpcStreams:
 
     def check(self, taken: Taken, begin: int, stop: int) -> tuple[int, int]:
         """See Streams."""
-        due = messages = tokens = 0
-        for position, piece in enumerate(taken.pieces):
-            event = inference_pb2.GenerateEvent.FromString(piece)
-            if not event.HasField("tokens"):
-                continue
-            if event.tokens.index != due:
-                raise OutOfOrder(f"token {event.tokens.index} came where {due} was due")
-            due += len(event.tokens.ids)
-            if begin <= position < stop:
-                messages += 1
-                tokens += len(event.tokens.ids)
-        return messages, tokens
+        due = 0
+        for one in _tokens(taken.pieces):
+            if one.index != due:
+                raise OutOfOrder(f"token {one.index} came where {due} was due")
+            due += len(one.ids)
+        return self.count(taken.pieces[begin:stop])
+
+    def count(self, pieces: Sequence[bytes]) -> tuple[int, int]:
+        """See Streams."""
+        found = [len(one.ids) for one in _tokens(pieces)]
+        return len(found), sum(found)
 
     async def close(self) -> None:
         """Close the channels."""
@@ -157,8 +160,11 @@ class SseStreams:
         numbers = [int(word) for text in texts for word in text.split()]
         if numbers != list(range(len(numbers))):
             raise OutOfOrder("the text of a stream has a token out of order")
-        window = b"".join(taken.pieces[begin:stop])
-        found = _texts(window)
+        return self.count(taken.pieces[begin:stop])
+
+    def count(self, pieces: Sequence[bytes]) -> tuple[int, int]:
+        """See Streams."""
+        found = _texts(b"".join(pieces))
         return len(found), sum(text.count(" ") for text in found)
 
     async def close(self) -> None:
@@ -231,6 +237,12 @@ def _post(spec: StreamSpec) -> bytes:
         f"Content-Length: {len(body)}\r\n\r\n",
     )
     return "\r\n".join(lines).encode() + body
+
+
+def _tokens(pieces: Sequence[bytes]) -> list[inference_pb2.Tokens]:
+    """The tokens of each message that has some."""
+    events = [inference_pb2.GenerateEvent.FromString(piece) for piece in pieces]
+    return [event.tokens for event in events if event.HasField("tokens")]
 
 
 def _texts(raw: bytes) -> list[str]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import time
 
 import grpc.aio
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from bench.router.bare_router import config_for, endless_model
 from bench.router.direct_front_ends import DirectFrontEnds
 from bench.router.fake_replicas import serve
+from bench.router.main import spent_s
 from bench.router.site_tls import make_certificates
 from bench.router.stream_load import (
     OutOfOrder,
@@ -83,3 +86,9 @@ async def test_a_replicas_own_front_ends_give_the_first_token(tmp_path):
         await prefill.close()
         await directory.close()
         await asyncio.to_thread(redis.stop)
+
+
+def test_the_cpu_of_a_process_is_that_of_its_own_clock():
+    before_s = time.process_time()
+    found_s = spent_s(os.getpid())
+    assert before_s <= found_s <= time.process_time()
