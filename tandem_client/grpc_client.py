@@ -241,13 +241,13 @@ class Client:
         request = inference_pb2.CancelRequest(request_id=request_id, stream_id=stream_id)
         ends_s = time.monotonic() + self._timeout_s
         if request_id and len(self._routers) > 1:
-            found = await self._cancelled(request)
+            found = await self._cancel_everywhere(request)
             if found is not None:
                 return found
         left_s = max(0.0, ends_s - time.monotonic())
         return bool((await self._unary("Cancel", request, left_s)).found)
 
-    async def _cancelled(self, request: inference_pb2.CancelRequest) -> bool | None:
+    async def _cancel_everywhere(self, request: inference_pb2.CancelRequest) -> bool | None:
         """Ask all routers until one has ended the request; None where none answers."""
         ask = partial(self._ask, method="Cancel", request=request, timeout_s=self._timeout_s)
         asking = [asyncio.create_task(ask(one)) for one in self._routers]

@@ -20,7 +20,7 @@ QUIET_S = 1.5
 ANSWER_S = 1.5
 # Bound: a silence of a router that answers. It sends a heartbeat after 10 s without an event.
 SILENCE_S = 25.0
-# The part of it after which the router of a call without events is asked for its health.
+# Bound: the part of SILENCE_S after which a call without events has its router's health asked.
 UNANSWERED_S = 10.0
 _TICK_S = 0.25
 # Whether a router says anything within so many seconds.

@@ -7,8 +7,8 @@ and the console with viewers. It is the same process with and without, because t
 router differ by 10 %. The router has a core for itself, if there are several, and all other
 processes share the rest.
 
-- `steady_cpu` tells what the router pays: its CPU at a steady rate, first with nobody who looks. A
-  router bound by its core loses so many tokens per second as this takes of a core.
+- `steady_cpu` measures the router's CPU at a steady rate, with open consoles and without. A router
+  that its core bounds loses the same share of its tokens per second.
 - Tokens per second at full speed are those over HTTP alone, and on two cores the other processes
   may bound them. Over gRPC the messages merge behind a slow client, so a slower client gets more.
 - In the end `unwatched_console` adds up what the console takes while nobody looks.
@@ -134,10 +134,6 @@ async def _by_turns(
     return sorted(ratios)
 
 
-async def _tokens_per_s(site: Site, front_end: str, options: argparse.Namespace) -> float:
-    return await full_speed(site, front_end, options)
-
-
 async def _request_cpu(site: Site, front_end: str, options: argparse.Namespace) -> float:
     """The router's CPU seconds for a request of a few tokens, with its row and its spans."""
     client, requests = site.streams(front_end), 0
@@ -167,7 +163,7 @@ async def _first_token(site: Site, front_end: str, options: argparse.Namespace) 
 
 
 _RATIOS: dict[str, tuple[_MeasureOf, str]] = {
-    "speed": (_tokens_per_s, "tokens/s"),
+    "speed": (full_speed, "tokens/s"),
     "request": (_request_cpu, "router's CPU for a short request"),
     "first": (_first_token, "first token"),
 }

@@ -27,11 +27,11 @@ from cluster.work_progress import tracked
 
 # Tokens per second of all streams, a message for each: less than half of what a router can do.
 _TOKENS_PER_S = {"grpc": 4000, "http": 8000}
-# As many as end each second at the rate above, if answers have 200 to 400 tokens.
+# Short requests: as many as end each second at the rate above, if answers have 200 to 400 tokens.
 _REQUESTS_PER_S = 20
 # What a change begins and ends is over by then: rows and spans wait for a second at most.
 _SETTLE_S = 1.2
-# Turns for each one of the measures that take longer.
+# Turns of this measure for each turn of the others, which take longer.
 _MORE_TURNS = 2
 _OFF, _UNWATCHED, _WATCHED = "off", "nobody looks", "pages look"
 _LEVELS = (_OFF, _UNWATCHED, _WATCHED)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _TIMES = ("prefill_s", "first_flush_s", "ttft_s", "itl_p95_s", "ttlt_s")
-# The parts of the wait before prefill.
+# The parts of the wait before prefill, by their names in `cluster/console/words.py`.
 WAITS = ("router wait", "prefill queue")
 _COLUMNS = (
     *("received", "request", "endpoint", "tenant", "outcome", "prefill", "decode"),
@@ -82,7 +82,7 @@ def explain(options: argparse.Namespace) -> int:
 
 
 def as_table(rows: list[dict[str, Any]]) -> str:
-    """The rows as aligned columns, times in milliseconds; a column names the routers of several."""
+    """The rows as aligned columns; where several routers had them, a column names each one's."""
     lines = [_COLUMNS, *map(_cells, rows)]
     if any(_ROUTER in row for row in rows):
         routers = [_ROUTER, *(plain(row.get(_ROUTER, "-")) for row in rows)]
@@ -92,7 +92,7 @@ def as_table(rows: list[dict[str, Any]]) -> str:
 
 
 def queue_waits(row: dict[str, Any]) -> tuple[float | None, float | None]:
-    """The seconds that a request waited in the router, and then in the queue of prefill.
+    """The seconds that a request waited in the router, and then in the prefill queue.
 
     Of a request that lost a replica before its first token, the second part has that time, too.
     """

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from cluster.console.words import STAGE_NAMES, Row, goes_on, in_words
-from cluster.display_text import exact_time, plain
+from cluster.console.words import Row, goes_on, in_words, stage_name
+from cluster.display_text import exact_time
 
 _WIDTH = 40
 _BAR, _TICK = "\N{FULL BLOCK}", "\N{LEFT ONE EIGHTH BLOCK}"
@@ -29,7 +29,7 @@ def waterfall(stages: list[Row], present_s: float | None = None) -> list[str]:
     if not stages:
         return []
     whole_s = max(one["end_s"] for one in stages) or 1.0
-    names = [plain(STAGE_NAMES.get(one["stage"], one["stage"])) for one in stages]
+    names = [stage_name(one["stage"]) for one in stages]
     width = max(map(len, names))
     lines = []
     for name, one in zip(names, stages, strict=True):

@@ -115,12 +115,12 @@ def check_row(row: Json) -> None:
 
 
 def _is_bounded(number: float) -> bool:
-    """Whether it is a number that can be counted. It raises TypeError for no number."""
+    """Whether a number can be counted; raises TypeError for what is no number."""
     return abs(number) <= MOST_TOLD
 
 
 def _of_cap(use: Json) -> Iterator[float]:
-    """The numbers of a use of a cap: a tenant without a cap has no limits."""
+    """The numbers of a tenant's use of a cap; its limits are None where it has no cap."""
     yield use["used"]
     for limit in (use["here"], use["cap"]):
         if limit is not None:

@@ -62,6 +62,11 @@ REASON_NAMES: Mapping[str, str] = {
 NO_RISE = f"TTFT did not rise at any endpoint in the last {WINDOW_S / 60:.0f} minutes."
 
 
+def stage_name(stage: str) -> str:
+    """A stage in words, on one line; a router of another version may tell other stages."""
+    return plain(STAGE_NAMES.get(stage, stage))
+
+
 def in_words(row: Row) -> dict[str, list[str]]:
     """The sentences for one row: of the request, of each choice by its number, and of its end."""
     found = {"request": [*_heading(row)], "end": [*_ending(row)]}
@@ -137,7 +142,7 @@ def _so_far(choice: Row) -> Iterator[str]:
         if goes_on(stage, choice.get("running_s")):
             tokens = counted(choice.get("completion_tokens", 0), "token")
             took = exact_time(stage["end_s"] - stage["begin_s"])
-            yield f"Its {plain(stage['stage'])} goes on, for {took} so far; it has {tokens}."
+            yield f"Its {stage_name(stage['stage'])} goes on, for {took} so far; it has {tokens}."
 
 
 def goes_on(stage: Row, present_s: float | None) -> bool:
@@ -197,8 +202,8 @@ def _largest(choice: Row) -> Iterator[str]:
     if not found:
         return
     stage = max(found, key=lambda name: found[name])
-    name = STAGE_NAMES.get(stage, stage)
-    yield f"The largest part of its TTFT was {name}: {found[stage] / ttft_s:.0%}."
+    share = f"{found[stage] / ttft_s:.0%}"
+    yield f"The largest part of its TTFT was {stage_name(stage)}: {share}."
 
 
 def _behind(row: Row, choice: Row, stage: str) -> str:

@@ -68,8 +68,8 @@ def _new_future() -> asyncio.Future[TandemError]:
 class _SocketRun:
     """A generation on a socket: how it begins, and how it ends if its stream is resumable.
 
-    Closing the events of a resumable stream only detaches from it. `cancelled` has the last message
-    of one that was cancelled.
+    Closing the events of a resumable stream only detaches from it. A cancel sets `cancelled` to the
+    error of the last message.
     """
 
     open: Callable[[], Awaitable[Opened]]

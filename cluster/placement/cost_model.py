@@ -44,7 +44,7 @@ LAST_PROMPTS = 3
 # Bound: an observation of the flush counts as so many times the mean, and so much more, at most.
 _FLUSH_FARTHEST, _FLUSH_MORE_S = 4, 0.01
 
-# The features of a prompt, or of prompts that overlapped, and the seconds that it took.
+# The features of a prompt, or of prompts that overlapped, and the seconds that they took.
 PromptTime = tuple[tuple[float, ...], float]
 
 
@@ -57,7 +57,7 @@ class PrefillCost:
         self._slowdown: StreamSlowdown | None = None  # until a prompt had an urgency
         self.ended_s = float("-inf")
         self._last: PromptTime | None = None
-        self._fitted = deque["PromptTime"](maxlen=LAST_PROMPTS - 1)
+        self._fitted = deque[PromptTime](maxlen=LAST_PROMPTS - 1)
         self._together = 0  # prompts in the last observation
 
     @property
@@ -83,7 +83,7 @@ class PrefillCost:
 
     @property
     def last(self) -> tuple[PromptTime, ...]:
-        """The last observations of prompts, at most `LAST_PROMPTS`, the newest behind."""
+        """The last observations of prompts, at most `LAST_PROMPTS`, the newest last."""
         return tuple(self._fitted) + (() if self._last is None else (self._last,))
 
     def expected_s(self, features: Sequence[float]) -> float | None:
@@ -208,7 +208,7 @@ class CostModel:
         return decode in self._streams_s and self.prefill(prefill).learned
 
     def last_prompts(self, replica: str) -> tuple[PromptTime, ...]:
-        """The last observations of prompts on that replica, the newest behind."""
+        """The last observations of prompts on that replica, the newest last."""
         cost = self._prefill.get(replica)
         return () if cost is None else cost.last
 

@@ -130,7 +130,7 @@ class StreamMetrics:
     def so_far(self) -> ChoiceRow:
         """The row of the choice while its request runs.
 
-        If the choice runs itself, the row is without what depends on all of its tokens.
+        While the choice itself runs, the row lacks what depends on all of its tokens.
         """
         if self._closed_s is not None:
             return self.row()

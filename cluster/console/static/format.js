@@ -38,7 +38,7 @@ export function clock(at) {
   return new Date(1000 * at).toLocaleTimeString("en-GB");
 }
 
-/** The id of a replica, short enough for a label. */
+/** An id or a name, short enough for a label. */
 export function short(id) {
   const characters = [...id];
   return characters.length > 18 ? `${characters.slice(0, 17).join("")}…` : id;

@@ -45,9 +45,9 @@ def speeds(replicas: Iterable[ReplicaRecord], costs: CostModel) -> dict[str, Rep
     marked, and in a pool that is slow as a whole none is.
 
     Of prompts the geometric mean of the last three counts, each beside what the others would take
-    for it. Each counts within a quarter and four times of that, and one that is missing as usual.
-    So two prompts of three times suffice. No single prompt makes a mark, however long it took, nor
-    does a single moment: prompts that overlap count as one.
+    for it. Each counts as a quarter to four times of that, and a missing one as usual. So two
+    prompts that take three times as long suffice. No single prompt makes a mark, however long it
+    took, nor does a single moment: prompts that overlap count as one.
 
     A decode step with twice the streams takes at most twice as long. So the step of another replica
     counts with the most that it would take with as many streams, and a long step that the batch

@@ -136,7 +136,7 @@ class GatheredBlockers:
 
 
 def check_whole(row: Json) -> None:
-    """Read all of a row of another router that is told and added to; raises one of BAD_ROW."""
+    """Read all that `explain` takes from a row of another router; raises one of BAD_ROW."""
     waits = waits_of(row)
     _question(waits)
     if not all(isinstance(one.choice, int) and isinstance(one.replica, str) for one in waits):

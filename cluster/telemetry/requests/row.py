@@ -43,9 +43,9 @@ class ChoiceRow:
     queue_s: float | None = None
     """Its prompt began to be computed; `queue_s` + `prefill_s` + `first_flush_s` = `ttft_s`."""
     prefill_s: float | None = None
-    """The time from there to the sampled first token."""
+    """The time from `queue_s` to the sampled first token."""
     prefill_share_s: float | None = None
-    """The time of the passes over its prompt, each shared by its prompts' tokens."""
+    """Its part of the time of its passes; the prompts of a pass share it by their tokens."""
     first_flush_s: float | None = None
     """The time from the sampled first token to the router."""
     ttft_s: float | None = None
@@ -65,7 +65,7 @@ class ChoiceRow:
     transfer_end_s: float | None = None
     """The transfer of its KV ended."""
     decode_admission_s: float | None = None
-    """The time from the offer to the blocks."""
+    """The time from the offer of its KV until decode had blocks for it."""
     decode_waited_for: str | None = None
     """What the offered KV waited for at decode (`decode_pool/entry.py`)."""
     transfer_exposed_s: float | None = None
@@ -83,9 +83,9 @@ class ChoiceRow:
     longest_stall_s: float | None = None
     """The longest ITL."""
     tokens_per_s: float | None = None
-    """Its tokens for each second, as the client saw it."""
+    """Its tokens per second, as the client saw them."""
     scheduler_tokens_per_s: float | None = None
-    """The same in the decode steps alone."""
+    """Its tokens per second in the decode steps alone."""
     mean_batch: float | None = None
     """The requests in a decode step, in the mean."""
     straggler_share: float | None = None
@@ -128,7 +128,7 @@ class RequestRow:
     received_at: float = 0.0
     """Its arrival, in seconds since the epoch."""
     total_s: float | None = None
-    """The time from there to its end."""
+    """The time from its arrival to its end."""
     reason: str | None = None
     """The message that the client got with an error."""
     refused_for: str | None = None
@@ -138,9 +138,9 @@ class RequestRow:
     decided_s: float | None = None
     """The time from arrival to the decision to refuse."""
     waited_for: str | None = None
-    """The last reason of its wait in the router's queue; with `stood_behind` that of others."""
+    """The last reason of its wait in the router's queue (`docs/reference/refusals.md`)."""
     stood_behind: bool | None = None
-    """It stood behind requests that waited for that reason."""
+    """It stood behind other requests, and `waited_for` is their reason."""
     queued_s: float | None = None
     """The time in the router's queue."""
     queued_before: int | None = None

@@ -17,8 +17,8 @@ def epoch_s(
 ) -> float:
     """From monotonic time to seconds since the epoch.
 
-    A process that is held up between the readings of both clocks finds too little, so the most
-    that some readings find counts.
+    A process that is held up between the readings of both clocks finds too little. So the largest
+    of several differences counts.
     """
     return max(wall() - monotonic() for _ in range(_READINGS))
 

@@ -64,7 +64,7 @@ class RowFilter:
     def chosen(self, rows: Iterable[RequestRow], now: float | None = None) -> list[RequestRow]:
         """The chosen ones of `rows`, in the order of their ends, which is that of `rows`.
 
-        `now` is `row_clock`, by which `received_at` counts, too.
+        `now` is a time of `row_clock`, the clock of `received_at`.
         """
         since = 0.0
         if self.since_s:

@@ -54,6 +54,8 @@ def test_a_stage_that_goes_on_is_told_so_far():
     found = sentences(row)
     assert "choice 0 on p0 -> d0: TTFT 1.20 s, 4.00 s so far" in found
     assert "Its decode goes on, for 2.75 s so far; it has 7 tokens." in found
+    offered = sentences(request_row(choice(running_s=4.0), total_s=None))
+    assert any(one.startswith("Its offer of KV goes on, for 2.80 s so far; ") for one in offered)
     assert not any("goes on" in one for one in sentences(request_row(choice(ttlt_s=4.0))))
 
 
