@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from decimal import ROUND_HALF_UP, Decimal, localcontext
+
 _UNPRINTABLE = "\N{REPLACEMENT CHARACTER}"
 _MINUTE_S = 60.0
 
@@ -18,10 +20,12 @@ def exact_time(seconds: float) -> str:
     """
     size_s = abs(seconds)
     if size_s < 0.0995:
-        return f"{1000 * seconds:.1f} ms"
+        return f"{_fixed(1000 * seconds, 1)} ms"
     if size_s < 0.9995:
-        return f"{1000 * seconds:.0f} ms"
-    return f"{seconds:.2f} s" if size_s < 99.5 else f"{seconds / _MINUTE_S:.1f} min"
+        return f"{_fixed(1000 * seconds, 0)} ms"
+    if size_s < 99.5:
+        return f"{_fixed(seconds, 2)} s"
+    return f"{_fixed(seconds / _MINUTE_S, 1)} min"
 
 
 def known_time(seconds: float | None) -> str:
@@ -37,3 +41,9 @@ def rounded_time(seconds: float) -> str:
 def long_time(seconds: float) -> str:
     """A long time: `95 s`, and from 3 minutes on `5 min`."""
     return f"{seconds:.0f} s" if seconds < 3 * _MINUTE_S else f"{seconds / _MINUTE_S:.0f} min"
+
+
+def _fixed(value: float, digits: int) -> str:
+    """The value with so many decimals; what is halfway goes away from zero, as a page has it."""
+    with localcontext(rounding=ROUND_HALF_UP):
+        return f"{Decimal(value):.{digits}f}"

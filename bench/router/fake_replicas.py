@@ -146,7 +146,9 @@ class SteadyDecode:
         """Add a request."""
 
     async def admit(self, job: DecodeJob) -> None:
-        """Admit the job at once."""
+        """Admit the job at once; one that failed over has its KV then, and joins its batch."""
+        if job.failed_over:
+            self.commit(job)
 
     def commit(self, job: DecodeJob) -> None:
         """Join the batch of jobs with the same step interval and tokens."""

@@ -37,14 +37,14 @@ _OFF, _UNWATCHED, _WATCHED = "off", "nobody looks", "pages look"
 _LEVELS = (_OFF, _UNWATCHED, _WATCHED)
 
 
-class _Spent(NamedTuple):
+class Spent(NamedTuple):
     """The router's CPU for 1,000 tokens in milliseconds, and its part of a core in percent."""
 
     token_ms: float
     of_core: float
 
 
-class _CpuWindow(NamedTuple):
+class CpuWindow(NamedTuple):
     """CPU and time of one measurement in seconds, and the pieces of each stream at its ends."""
 
     cpu_s: float
@@ -52,11 +52,17 @@ class _CpuWindow(NamedTuple):
     begins: list[int]
     ends: list[int]
 
-    def spent(self, client: Streams, taken: Sequence[Taken]) -> _Spent:
-        """What the router spent, by what the streams have got."""
+    def spent(self, client: Streams, taken: Sequence[Taken]) -> Spent:
+        """What the router spent, by what the streams have got.
+
+        Raises RuntimeError where a stream got no token: heartbeats alone keep it open.
+        """
         spans = zip(taken, self.begins, self.ends, strict=True)
-        tokens = sum(client.count(one.pieces[begin:stop])[1] for one, begin, stop in spans)
-        return _Spent(1e6 * self.cpu_s / tokens, 100 * self.cpu_s / self.took_s)
+        counts = [client.count(one.pieces[begin:stop])[1] for one, begin, stop in spans]
+        if silent := counts.count(0):
+            raise RuntimeError(f"{silent} streams got no token: this machine is too busy")
+        tokens = sum(counts)
+        return Spent(1e6 * self.cpu_s / tokens, 100 * self.cpu_s / self.took_s)
 
 
 async def steady_cpu(
@@ -64,10 +70,10 @@ async def steady_cpu(
 ) -> dict[str, Figure]:
     """The figures of one front end; `more` is what the router pays for being observed."""
     client = site.streams(front_end)
-    step_ms = round(1000 * options.streams / _TOKENS_PER_S[front_end])
+    step_ms = max(1, round(1000 * options.streams / _TOKENS_PER_S[front_end]))
     taken, tasks = await open_streams(client, StreamSpec("each", step_ms), options.streams)
     asking = asyncio.create_task(_ask_steadily(client))
-    windows: list[dict[str, _CpuWindow]] = []
+    windows: list[dict[str, CpuWindow]] = []
     for turn in tracked(f"observing, {title}, CPU", range(_MORE_TURNS * options.turns)):
         windows.append({})
         # None is always the first of a turn.
@@ -77,8 +83,8 @@ async def steady_cpu(
             async with nullcontext() if level == _OFF else observed(site, viewers):
                 await asyncio.sleep(_SETTLE_S)
                 windows[-1][level] = await _window(site, taken, options.seconds)
-    if any(task.done() for task in tasks):
-        raise RuntimeError("a stream ended early: this machine is too busy to measure")
+    if any(task.done() for task in (*tasks, asking)):
+        raise RuntimeError("a request ended early: this machine is too busy to measure")
     await end([*tasks, asking])
     await client.close()
     for one in taken:
@@ -87,7 +93,7 @@ async def steady_cpu(
     return {f"{title}: router's CPU, {name}": one for name, one in _figures(turns).items()}
 
 
-def _figures(turns: Sequence[Mapping[str, _Spent]]) -> dict[str, Figure]:
+def _figures(turns: Sequence[Mapping[str, Spent]]) -> dict[str, Figure]:
     off_ms = [one[_OFF].token_ms for one in turns]
     figures = {"1,000 tokens, off": _figure(off_ms, "ms")}
     for level in (_UNWATCHED, _WATCHED):
@@ -111,12 +117,12 @@ async def observed(site: Site, viewers: int) -> AsyncIterator[None]:
         os.kill(site.router, signal.SIGUSR2)
 
 
-async def _window(site: Site, taken: Sequence[Taken], seconds: float) -> _CpuWindow:
+async def _window(site: Site, taken: Sequence[Taken], seconds: float) -> CpuWindow:
     before_s, began_s = spent_s(site.router), time.perf_counter()
     begins = [len(one.pieces) for one in taken]
     await asyncio.sleep(seconds)
     cpu_s, took_s = spent_s(site.router) - before_s, time.perf_counter() - began_s
-    return _CpuWindow(cpu_s, took_s, begins, [len(one.pieces) for one in taken])
+    return CpuWindow(cpu_s, took_s, begins, [len(one.pieces) for one in taken])
 
 
 async def _ask_steadily(client: Streams) -> None:

@@ -40,7 +40,10 @@ _KINDS: Mapping[str, type[int | str]] = {
     **dict.fromkeys(("choice", "of_choice", "prompt_tokens"), int),
 }
 # What a row of another router may raise where it is bad.
-BAD_ROW = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
+BAD_ROW = (
+    *(ValueError, TypeError, KeyError, AttributeError, RecursionError),
+    *(ArithmeticError, OSError),  # a share of no time, and a date beyond the system's
+)
 
 
 @dataclass(frozen=True, slots=True)

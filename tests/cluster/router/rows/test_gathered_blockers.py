@@ -172,6 +172,7 @@ WHOLE = with_blockers(
     [row("own", 1.0, queue_s=1.5, prefill_s=1.0)],
 )
 (BEHIND,), (CHOICE,) = WHOLE["behind"], WHOLE["choices"]
+AT_ONCE = {"stage": "prefill", "begin_s": -1.0, "end_s": 0.0}
 
 
 @pytest.mark.parametrize(
@@ -190,6 +191,8 @@ WHOLE = with_blockers(
         {"behind": [], "choices": [CHOICE | {"prefill_replica": 7}]},
         {"behind": [], "choices": [CHOICE | {"stages": [{"stage": "prefill"}]}]},
         {"received_at": float("nan"), "behind": [], "choices": []},
+        {"received_at": 1e17, "behind": [], "choices": []},
+        {"behind": [], "choices": [CHOICE | {"ttft_s": 0.0, "stages": [AT_ONCE]}]},
         "[" * 100_000,
     ],
 )
