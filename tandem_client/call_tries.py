@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Collection
-from contextlib import asynccontextmanager
+from collections.abc import Collection
 from typing import Any
 
 import grpc
@@ -104,28 +103,34 @@ class CallTries:
         await asyncio.sleep(wait_s)
 
 
-@asynccontextmanager
-async def tandem_errors(
-    call: Any, not_taken: Collection[grpc.StatusCode] = _NOT_TAKEN
-) -> AsyncIterator[None]:
-    """Turn a failed call's exception into the TandemError that it stands for.
+class tandem_errors:  # noqa: N801
+    """Turns a failed call's exception into the TandemError that it stands for.
 
     A call that ended with one of the codes `not_taken`, and not by a router, raises NotTaken.
+
+    It is no generator, because a loop that ends closes its generators in any order.
     """
-    try:
-        yield
-    except grpc.aio.AioRpcError as error:
-        failure = error_from_rpc(error)
-        # A router that ends a call itself sends a trailer with the class of the error.
-        if error.code() in not_taken and not error.trailing_metadata():
-            raise NotTaken(failure) from None
-        raise failure from None
-    except asyncio.CancelledError:
-        # grpc.aio raises this, too, for a call that the server ended with CANCELLED.
-        task = asyncio.current_task()
-        if task is None or task.cancelling() or not call.done():
-            raise
-        failure = Cancelled(await call.details() or "the call was cancelled")
-        if not await call.trailing_metadata():
-            raise NotTaken(failure) from None
-        raise failure from None
+
+    def __init__(self, call: Any, not_taken: Collection[grpc.StatusCode] = _NOT_TAKEN) -> None:
+        self._call = call
+        self._not_taken = not_taken
+
+    async def __aenter__(self) -> None:
+        """Begin to read the call."""
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """Raise what the error stands for."""
+        if isinstance(error, grpc.aio.AioRpcError):
+            # A router that ends a call itself sends a trailer with the class of the error.
+            taken = error.code() not in self._not_taken or error.trailing_metadata()
+            failure = error_from_rpc(error)
+        elif isinstance(error, asyncio.CancelledError):
+            # grpc.aio raises this, too, for a call that the server ended with CANCELLED.
+            task = asyncio.current_task()
+            if task is None or task.cancelling() or not self._call.done():
+                return
+            failure = Cancelled(await self._call.details() or "the call was cancelled")
+            taken = await self._call.trailing_metadata()
+        else:
+            return
+        raise (failure if taken else NotTaken(failure)) from None

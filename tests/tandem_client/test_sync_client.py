@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from collections.abc import Iterator
 import pytest
 
 from cluster.gateway.grpc_server import GrpcServer, start
-from tandem_client import Started, Summary, SyncClient, Tokens, errors
+from tandem_client import Client, Started, Summary, SyncClient, Tokens, errors
 from tandem_client.loop_thread import LoopThread
 from tests.cluster.scripted_generator import ScriptedGenerator
 
@@ -144,6 +145,26 @@ def test_closing_in_another_thread_ends_a_call(
     with pytest.raises(errors.Cancelled):
         client.complete("a", request_id="r1")
     until_closed(generator, "r1")
+
+
+def test_a_loop_that_ends_closes_streams_in_any_order(
+    server: GrpcServer, generator: ScriptedGenerator
+) -> None:
+    """The order is that of a set, so it differs from try to try."""
+    generator.endless, generator.pause_s = True, 0.01
+    told: list[dict[str, object]] = []
+
+    async def leave(resumable: bool) -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+        client = Client(f"127.0.0.1:{server.port}")
+        events = client.generate("a", request_id=f"r{len(kept)}", resumable=resumable)
+        kept.append(events)
+        await anext(events)
+
+    kept: list[object] = []
+    for number in range(20):
+        asyncio.run(leave(resumable=number % 2 == 0))
+    assert [one for one in told if "asyncgen" in one] == []
 
 
 def test_a_program_ends_without_closing(server: GrpcServer, generator: ScriptedGenerator) -> None:
