@@ -29,11 +29,13 @@ TOKENS = 6000
 TOP = tuple((token, -1.5) for token in range(20))
 # The kernel's buffer at either end; by itself it takes megabytes.
 BUFFER = 16 * 1024
+# A front end that takes nothing for so long waits for its client.
+STALLED_S = 1.0
 
 
 @dataclass
 class FastGenerator(ScriptedGenerator):
-    """Puts `TOKENS` tokens into a buffer without waiting for their reader."""
+    """Puts `TOKENS` tokens into a buffer; once their reader stalls, without waiting for it."""
 
     made: dict[str, int] = field(default_factory=dict)
     taken: dict[str, int] = field(default_factory=dict)
@@ -60,15 +62,26 @@ class FastGenerator(ScriptedGenerator):
             self.closed.append(name)
 
     async def _make(self, name: str, buffer: EventBuffer) -> None:
+        reads = True
         for index in range(TOKENS):
             last = "length" if index == TOKENS - 1 else None
             sampled = (SampledToken(index % 8, -0.5, TOP),)
             buffer.put(Tokens(0, index, (index % 8,), " word", last, sampled))
             self.made[name] = index + 1
             self.most_unread = max(self.most_unread, buffer.unread)
-            if index % 4 == 0:
+            if index % 4 == 0 and reads:
+                reads = await self._is_taken(buffer)
+            elif index % 4 == 0:
                 await asyncio.sleep(0)
         buffer.put(Summary(1, TOKENS, (), 1.0))
+
+    async def _is_taken(self, buffer: EventBuffer) -> bool:
+        """Whether the front end takes what is there; not once it waits for a client."""
+        try:
+            await eventually(lambda: not buffer.unread, STALLED_S, 0)
+        except TimeoutError:
+            return False
+        return True
 
 
 @pytest.fixture
