@@ -103,7 +103,7 @@ class CallTries:
         await asyncio.sleep(wait_s)
 
 
-class tandem_errors:  # noqa: N801
+class TandemErrors:
     """Turns a failed call's exception into the TandemError that it stands for.
 
     A call that ended with one of the codes `not_taken`, and not by a router, raises NotTaken.

@@ -20,7 +20,7 @@ import grpc
 import grpc.aio
 from google.protobuf import message
 
-from tandem_client.call_tries import CallTries, NotTaken, tandem_errors
+from tandem_client.call_tries import CallTries, NotTaken, TandemErrors
 from tandem_client.completion import Completion, whole_choice
 from tandem_client.errors import DeadlineExceeded, Internal, TandemError
 from tandem_client.events import Event, ModelInfo, Started, Summary, TextScores, Tokens
@@ -160,7 +160,7 @@ class Client:
             call = router.stub.Generate(request, timeout=tries.left_s(), metadata=self._metadata)
             with router.silence.over(call) as watched:
                 try:
-                    async with tandem_errors(call):
+                    async with TandemErrors(call):
                         while (
                             wire := await watched.read(SILENCE_S, patient=True)
                         ) is not grpc.aio.EOF:
@@ -285,5 +285,5 @@ class Client:
         self, router: RouterChannel, method: str, request: message.Message, timeout_s: float | None
     ) -> Any:
         call = getattr(router.stub, method)(request, timeout=timeout_s, metadata=self._metadata)
-        async with tandem_errors(call):
+        async with TandemErrors(call):
             return await (call if timeout_s is not None else router.silence.answer(call))

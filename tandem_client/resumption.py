@@ -14,7 +14,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from tandem_client.call_tries import CallTries, NotTaken, tandem_errors
+from tandem_client.call_tries import CallTries, NotTaken, TandemErrors
 from tandem_client.errors import (
     DeadlineExceeded,
     Internal,
@@ -86,7 +86,7 @@ class ResumedStream:
             call, failed = self._call(router), None
             with router.silence.over(call) as watched:
                 try:
-                    async with tandem_errors(call, _BROKEN):
+                    async with TandemErrors(call, _BROKEN):
                         while (wire := await self._read(watched)) is not None:
                             self._tries.over(router)
                             event = self._take(wire)

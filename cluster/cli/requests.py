@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from cluster.api.limits import LISTED_ROWS, MAX_LISTED_ROWS
 from cluster.cli.columns import aligned
+from cluster.console.words import STAGE_NAMES
 from cluster.display_text import known_time, plain
 from cluster.telemetry.requests.row_order import rank
 
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
 
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _TIMES = ("prefill_s", "first_flush_s", "ttft_s", "itl_p95_s", "ttlt_s")
-# The parts of the wait before prefill, by their names in `cluster/console/words.py`.
-WAITS = ("router wait", "prefill queue")
+# The parts of the wait before prefill.
+WAITS = (STAGE_NAMES["admission"], STAGE_NAMES["prefill_queue"])
 _COLUMNS = (
     *("received", "request", "endpoint", "tenant", "outcome", "prefill", "decode"),
     *("prompt", "tokens", *WAITS, "prefill", "flush", "TTFT", "ITL p95", "TTLT"),

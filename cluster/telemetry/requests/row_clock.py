@@ -1,7 +1,8 @@
 """The clock of rows: seconds since the epoch as this router's process counts them.
 
 It begins with the wall clock and then is monotonic. So times of rows can be compared whatever
-happens to the wall clock: a step of NTP, or a host that slept.
+happens to the wall clock, as where NTP steps it. After a step, or on a host that slept, they are
+off the wall clock by so much until the router starts anew.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """A client that stops reading, at each front end: bounded memory, and all tokens in the end.
 
-The tokens come from a real buffer that is filled as a router fills it, far faster than it is read.
+The tokens come from a real buffer, as a router fills it. Once the front end waits for its client,
+the rest of them comes far faster than it is read.
 """
 
 from __future__ import annotations
