@@ -55,8 +55,10 @@ class Feed:
             elif not line:
                 break
         self.rows += document.get("rows", ())
-        replicas = self.state.get("replicas", {}) | document.get("replicas", {})
-        self.state |= document | {"replicas": replicas}
+        merged = {
+            part: self.state.get(part, {}) | document.get(part, {}) for part in ("replicas", "series")
+        }
+        self.state |= document | merged
         return name, document
 
     async def until(self, found, timeout_s=20):
