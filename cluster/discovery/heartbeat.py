@@ -38,6 +38,7 @@ class LeaseHeartbeat:
         self._load = load
         self._interval_s = interval_s
         self._task: asyncio.Task[None] | None = None
+        self._beating = asyncio.Lock()
         self._status = _DirectoryStatus(f"heartbeat of {record.id}")
 
     @property
@@ -60,9 +61,12 @@ class LeaseHeartbeat:
         """Whether the task runs, with or without success."""
         return self._task is not None and not self._task.done()
 
-    def set_role(self, role: ReplicaRole) -> None:
-        """Store this role from the next heartbeat on."""
+    async def set_role(self, role: ReplicaRole) -> None:
+        """Store this role at once, with a second try, and from now on."""
         self._record = replace(self._record, role=role)
+        if not await self.beat():
+            await asyncio.sleep(_TRY_AGAIN_S)
+            await self.beat()
 
     async def leave(self) -> None:
         """Store at once, and from now on, that this replica is leaving."""
@@ -86,14 +90,19 @@ class LeaseHeartbeat:
                 logger.info("left without telling the directory", extra={"reason": str(error)})
 
     async def beat(self) -> bool:
-        """Renew the lease once; False if the directory could not be reached."""
-        try:
-            await self._directory.renew(replace(self._record, load=self._load()))
-        except Unavailable as error:
-            self._status.failed(error)
-            return False
-        self._status.succeeded()
-        return True
+        """Renew the lease once; False if the directory could not be reached.
+
+        Each call to the directory has a connection of its own, so an older record could arrive
+        last. So a heartbeat waits for the one before it.
+        """
+        async with self._beating:
+            try:
+                await self._directory.renew(replace(self._record, load=self._load()))
+            except Unavailable as error:
+                self._status.failed(error)
+                return False
+            self._status.succeeded()
+            return True
 
     async def _run(self) -> None:
         while True:
@@ -101,12 +110,8 @@ class LeaseHeartbeat:
                 await self.beat()
             except Exception:
                 logger.exception(f"a heartbeat of {self._record.id} failed")
-            await asyncio.sleep(self._pause_s())
-
-    def _pause_s(self) -> float:
-        """Seconds until the next heartbeat; doubles in an outage, up to the longest pause."""
-        doubled = self._interval_s * 2 ** min(self._status.failures, 10)
-        return float(min(doubled, longest_pause_s(self._directory)))
+            longest_s = longest_pause_s(self._directory)
+            await asyncio.sleep(pause_s(self._interval_s, self._status.failures, longest_s))
 
 
 class DirectoryWatch:
@@ -188,6 +193,17 @@ class DirectoryWatch:
 async def join_directory(directory: Directory, record: ReplicaRecord) -> None:
     """Register, with several tries; raises Unavailable if the directory answers none of them."""
     await _insist(lambda: directory.register(record), _JOIN_TRIES)
+
+
+def pause_s(interval_s: float, failures: int, longest_s: float) -> float:
+    """Seconds until the next heartbeat, after so many heartbeats in a row that failed.
+
+    The first pause of an outage is short, so that one lost heartbeat costs no lease. It doubles, up
+    to `longest_s`.
+    """
+    if not failures:
+        return interval_s
+    return float(min(interval_s * 2.0 ** min(failures - 2, 10), longest_s))
 
 
 def longest_pause_s(directory: Directory) -> float:

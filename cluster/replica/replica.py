@@ -141,14 +141,13 @@ class Replica:
     async def take_role(self, role: ReplicaRole) -> ReplicaRole:
         """Take another role; returns the role before. Work in progress goes on to its end.
 
-        Routers know the new role by the next beat. Work that they sent before is served too.
+        Routers read the new role from the directory. Work that they sent before is served too.
         """
         before = self._status.take_role(role)
         if before != role:
             log.info("role changed", extra={"replica": self.id, "role": role, "before": before})
         if not self._draining:
-            self.heartbeat.set_role(role)
-            await self.heartbeat.beat()
+            await self.heartbeat.set_role(role)
         return before
 
     def purge(self, tenant: str) -> int:

@@ -12,9 +12,9 @@ import redis.asyncio
 
 from cluster.config.deployment import DirectoryConfig
 from cluster.deploy.embedded_redis import EmbeddedRedis
-from cluster.discovery.heartbeat import DirectoryWatch, LeaseHeartbeat, join_directory
+from cluster.discovery.heartbeat import DirectoryWatch, LeaseHeartbeat, join_directory, pause_s
 from cluster.discovery.redis_directory import Directory
-from cluster.replica_record import Change, ReplicaLoad
+from cluster.replica_record import Change, ReplicaLoad, ReplicaRecord
 from engine.errors import Unavailable
 from tests.cluster.discovery.frozen import Frozen
 from tests.cluster.discovery.members import SECRET, record
@@ -57,14 +57,63 @@ async def test_heartbeats_keep_the_lease_and_carry_the_load(directory: Directory
     heart.start()
     await beats.more(8)  # two leases
     (first,) = await directory.members()
-    heart.set_role("both")
-    await beats.more(2)
+    await heart.set_role("both")
     (second,) = await directory.members()
     assert second.load.waiting > first.load.waiting > 1
     assert (first.role, second.role) == ("prefill", "both")
     await heart.stop()
     await heart.stop()
     assert await directory.members() == []
+
+
+async def test_a_heartbeat_under_way_never_undoes_a_newer_role(
+    directory: Directory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The older heartbeat still connects when the newer one is due."""
+    connecting, connected, stored = asyncio.Event(), asyncio.Event(), list[str]()
+
+    async def slow_at_first(renewed: ReplicaRecord) -> None:
+        if not connecting.is_set():
+            connecting.set()
+            await connected.wait()
+        stored.append(renewed.role)
+
+    monkeypatch.setattr(directory, "renew", slow_at_first)
+    heart = LeaseHeartbeat(directory, record(), ReplicaLoad, interval_s=60)
+    heart.start()
+    await connecting.wait()
+    newer = asyncio.create_task(heart.set_role("both"))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    connected.set()
+    await newer
+    await eventually(lambda: len(stored) == 2)
+    assert stored == ["prefill", "both"]
+    await heart.stop(remove=False)
+
+
+async def test_a_new_role_outlasts_a_missed_deadline(
+    directory: Directory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored = list[str]()
+
+    async def miss_one(renewed: ReplicaRecord) -> None:
+        stored.append(renewed.role)
+        if len(stored) == 1:
+            raise Unavailable("no answer within 1 s")
+
+    monkeypatch.setattr(directory, "renew", miss_one)
+    heart = LeaseHeartbeat(directory, record(), ReplicaLoad)
+    await heart.set_role("both")
+    assert stored == ["both", "both"] and heart.connected
+
+
+def test_one_lost_heartbeat_costs_no_lease_and_an_outage_few_heartbeats() -> None:
+    config = DirectoryConfig()
+    pauses_s = [pause_s(config.heartbeat_s, failures, config.lease_s) for failures in range(6)]
+    assert pauses_s == [1.0, 0.5, 1.0, 2.0, 3.0, 3.0]
+    lost_s = config.heartbeat_s  # a heartbeat that is lost takes so long at most
+    assert pauses_s[0] + lost_s + pauses_s[1] < config.lease_s
 
 
 async def test_an_outage_is_survived_and_logged_once(
@@ -80,7 +129,7 @@ async def test_an_outage_is_survived_and_logged_once(
     await eventually(lambda: bool(watch.members("prefill")))
     with Frozen(server):
         await eventually(lambda: not heart.connected and not watch.connected)
-        await beats.more(3)  # more than two leases, as the pauses grow
+        await beats.more(4)  # more than two leases, as the pauses grow
         assert [member.id for member in watch.members("prefill")] == ["prefill#a"]
     await eventually(lambda: heart.connected and watch.connected)
     await beats.more(8)
