@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+import time
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from dataclasses import asdict
 
 import grpc
@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 
 SERVICE = "tandem.internal.v1.Admin"
 # How long a new role may take to be seen here, and the poll interval meanwhile.
-_SEEN_S = 3.0
+SEEN_S = 3.0
 _POLL_S = 0.02
 
 
@@ -169,7 +169,8 @@ class AdminServicer:
     ) -> router_pb2.GiveRoleResponse:
         """Give a replica another role; NotFound, or InvalidRequest where that cannot be.
 
-        Changes one role at a time, and answers when this router uses the new role.
+        Changes one role at a time, and answers when this router uses the new role. Unavailable if
+        the replica has taken it, and this router does not read it in the directory.
         """
         async with answering(context):
             operator = self._operator(context)
@@ -179,12 +180,9 @@ class AdminServicer:
                 members = [one for one in self._pools.members() if self._pools.trusted(one)]
                 replica = check_flip(members, wanted.replica, role)
                 before = await request_role(self._membership.connector(), replica, role)
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(_SEEN_S):
-                        while not self._has_role(replica, role):  # noqa: ASYNC110 - read by polling
-                            await asyncio.sleep(_POLL_S)
-            flipped = {"replica": wanted.replica, "role": role}
-            log.warning("role given by an operator", extra={"operator": operator} | flipped)
+                flipped = {"replica": wanted.replica, "role": role}
+                log.warning("role given by an operator", extra={"operator": operator} | flipped)
+                await self._see_role(replica, role)
             return router_pb2.GiveRoleResponse(before=before)
 
     async def Purge(  # noqa: N802
@@ -237,9 +235,13 @@ class AdminServicer:
             return None
         return router_pb2.RolloutStatus(**asdict(state)) if state else None
 
-    def _has_role(self, replica: ReplicaRecord, role: ReplicaRole) -> bool:
-        found = (record for record in self._pools.members() if record.id == replica.id)
-        return all(record.role == role for record in found)
+    async def _see_role(self, replica: ReplicaRecord, role: ReplicaRole) -> None:
+        """Wait until this router uses the new role. Raises Unavailable after `SEEN_S`."""
+        until_s = time.monotonic() + SEEN_S
+        while (replica.id, role) not in ((one.id, one.role) for one in self._pools.members()):
+            if time.monotonic() >= until_s:
+                raise Unavailable(f"{replica.id} took the role {role}; the directory lacks it")
+            await asyncio.sleep(_POLL_S)
 
     def _shortfalls(self) -> list[str]:
         wanted = self._config.least_replicas

@@ -10,7 +10,8 @@ import pytest
 
 from cluster.api import Tokens
 from cluster.client.admin_client import fetch_status, request_role
-from engine.errors import InvalidRequest, NotFound
+from cluster.router import admin_service
+from engine.errors import InvalidRequest, NotFound, Unavailable
 from tests import exactness
 from tests.eventually import eventually
 from tests.integration.local import OPERATOR_KEY, cluster
@@ -104,6 +105,27 @@ async def test_an_impossible_flip_is_refused_and_changes_nothing(config, name, r
         with pytest.raises(error):
             await request_role(local.router.grpc_address, name, role, OPERATOR_KEY)
         assert await roles(local) == before
+
+
+async def test_a_new_role_that_the_router_does_not_see_is_told(config, monkeypatch):
+    """A role given next would be judged by roles that replicas no longer have."""
+
+    async def lose(record):
+        raise Unavailable("no answer within 1 s")
+
+    config = replace(config, decode=replace(config.decode, replicas=2))
+    async with cluster(config) as local:
+        with monkeypatch.context() as patched:
+            patched.setattr(admin_service, "SEEN_S", 0.1)
+            patched.setattr(local.directory, "renew", lose)
+            with pytest.raises(Unavailable, match="decode-1 took the role prefill"):
+                await request_role(local.router.grpc_address, "decode-1", "prefill", OPERATOR_KEY)
+        assert local.decode[1].role == "prefill"
+
+        async def seen():
+            return (await roles(local)).get("decode-1") == "prefill"
+
+        await eventually(seen)
 
 
 async def test_one_replica_that_does_both_may_not_do_less(config):
