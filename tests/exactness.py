@@ -57,10 +57,18 @@ def random_case(model: torch.nn.Module, seed: int, prompt_tokens: int, new_token
 
 def equal(model: torch.nn.Module, cases: list[Case], answers: list[tuple[int, ...]]) -> bool:
     """Whether all answers are the expected ones, but for ties."""
-    return all(
-        answer == case.expected or excused(model, case, answer)
-        for case, answer in zip(cases, answers, strict=True)
-    )
+    return not differences(model, cases, answers)
+
+
+def differences(
+    model: torch.nn.Module, cases: list[Case], answers: list[tuple[int, ...]]
+) -> list[str]:
+    """Where answers differ from the expected ones, a line for each; ties are none."""
+    return [
+        f"case {number}, prompt of {len(case.prompt)}: {answer} and not {case.expected}"
+        for number, (case, answer) in enumerate(zip(cases, answers, strict=True))
+        if answer != case.expected and not excused(model, case, answer)
+    ]
 
 
 def distinct(cases: list[Case]) -> float:

@@ -54,13 +54,20 @@ async def answer(local: LocalCluster, case: exactness.Case) -> tuple[tuple[int, 
 
 
 async def crowd(local, cases, at_once):
+    """The answers to the cases; an error of a request names its case."""
     slots = asyncio.Semaphore(at_once)
 
-    async def one(case):
+    async def one(number, case):
         async with slots:
-            return await answer(local, case)
+            try:
+                return await answer(local, case)
+            except Exception as error:
+                error.add_note(f"case {number}, prompt of {len(case.prompt)}")
+                raise
 
-    return await asyncio.gather(*(one(case) for case in cases))
+    async with asyncio.TaskGroup() as tasks:
+        asked = [tasks.create_task(one(*each)) for each in enumerate(cases)]
+    return [task.result() for task in asked]
 
 
 @pytest.mark.parametrize("prefill_replicas", [1, 0])
@@ -69,12 +76,7 @@ async def test_exact_in_a_crowd_with_preemption(config, model, prefill_replicas)
     async with cluster(small_pool(config, 60, replicas=prefill_replicas)) as local:
         answers = await crowd(local, cases, 12)
         await local.idle()
-    wrong = [
-        case
-        for case, (got, _) in zip(cases, answers, strict=True)
-        if got != case.expected and not exactness.excused(model, case, got)
-    ]
-    assert not wrong
+    assert not exactness.differences(model, cases, [got for got, _ in answers])
     assert sum(preemptions for _, preemptions in answers) > 0
 
 

@@ -21,10 +21,5 @@ async def test_exact_in_a_crowd_over_nixl(config, model, monkeypatch, caplog):
     async with cluster(config) as local:
         answers = await crowd(local, cases, 12)
         await local.idle()
-    wrong = [
-        case
-        for case, (got, _) in zip(cases, answers, strict=True)
-        if got != case.expected and not exactness.excused(model, case, got)
-    ]
-    assert not wrong
+    assert not exactness.differences(model, cases, [got for got, _ in answers])
     assert "opens by nixl" in caplog.text
