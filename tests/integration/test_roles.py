@@ -21,6 +21,12 @@ from tests.integration.test_prefixes import ask, expected
 LONG = 300
 
 
+@pytest.fixture
+def config(config):
+    """However slow the machine is, no replica leaves the directory for it."""
+    return replace(config, directory=replace(config.directory, lease_s=60))
+
+
 async def roles(local):
     status = await fetch_status(local.router.grpc_address, OPERATOR_KEY)
     return {entry.id: entry.role for entry in status.replicas if entry.role != "router"}
