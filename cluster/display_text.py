@@ -33,14 +33,14 @@ def known_time(seconds: float | None) -> str:
     return "-" if seconds is None else exact_time(seconds)
 
 
-def rounded_time(seconds: float) -> str:
-    """A mean or an estimate: `12 ms`, and from 1 s on `1.3 s`."""
-    return f"{1000 * seconds:,.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
-
-
 def long_time(seconds: float) -> str:
-    """A long time: `95 s`, and from 3 minutes on `5 min`."""
-    return f"{seconds:.0f} s" if seconds < 3 * _MINUTE_S else f"{seconds / _MINUTE_S:.0f} min"
+    """A long time: `95 s`, and from 3 minutes on `5 min`.
+
+    The console's page does the same, in `lasting` of `cluster/console/static/format.js`.
+    """
+    if seconds < 3 * _MINUTE_S:
+        return f"{_fixed(seconds, 0)} s"
+    return f"{_fixed(seconds / _MINUTE_S, 0)} min"
 
 
 def _fixed(value: float, digits: int) -> str:

@@ -100,6 +100,9 @@ class DecodeServicer:
             self._reports.end(sequence)
             self._loop.release(job)
             await self._loop.vacated(job)
+            if job.local and job.first_s is None and sequence.pass_s:
+                unfinished = prefill_pb2.Unfinished(share_s=sequence.pass_s)
+                sink.put(CallEvent(unfinished=unfinished))
 
     async def _resume_here(self, job: DecodeJob) -> Collect:
         """Compute a stream again that another replica had."""

@@ -170,7 +170,7 @@ class KvReceiver(KvEndpoint):
 
         async def hang_up() -> None:
             with suppress(Unavailable):
-                await messages.end()
+                await messages.end("the receiver closed the link", closed=True)
 
         try:
             await link.run(messages.read, messages.write, hang_up)

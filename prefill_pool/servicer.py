@@ -54,11 +54,13 @@ class PrefillServicer:
         job = self._loop.submit(sequence)
         log.info("prefill waits", extra=sequence.named_in_log | {"tokens": len(sequence.tokens)})
         early = EarlyHandOver(self._sender, job, request.decode_replica)
+        answered = False
         try:
             if request.progress:
                 self._reports.begin(sequence, sink)
             first = await job.first_token
             self._reports.end(sequence)
+            answered = True
             if not self._send_first(sink, job, first, arrived_s):
                 sent_bytes = await early.finish(first.token.token, self._lease_s)
                 event = prefill_pb2.HandedOver(bytes=sent_bytes)
@@ -72,6 +74,10 @@ class PrefillServicer:
             finally:
                 self._loop.release(job)
                 await self._loop.vacated(job)
+                if not answered and sequence.pass_s:
+                    # The replica has worked for it, which its row tells.
+                    unfinished = prefill_pb2.Unfinished(share_s=sequence.pass_s)
+                    sink.put(CallEvent(unfinished=unfinished))
 
     def _send_first(
         self, sink: EventSink, job: PrefillJob, first: PrefillResult, arrived_s: float

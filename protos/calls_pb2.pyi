@@ -46,7 +46,7 @@ class ReplicaMessage(_message.Message):
     def __init__(self, events: _Optional[_Iterable[_Union[CallEvent, _Mapping]]] = ...) -> None: ...
 
 class CallEvent(_message.Message):
-    __slots__ = ("call", "first_token", "handed_over", "admitted", "tokens", "retired", "ended", "progress")
+    __slots__ = ("call", "first_token", "handed_over", "admitted", "tokens", "retired", "ended", "progress", "unfinished")
     CALL_FIELD_NUMBER: _ClassVar[int]
     FIRST_TOKEN_FIELD_NUMBER: _ClassVar[int]
     HANDED_OVER_FIELD_NUMBER: _ClassVar[int]
@@ -55,6 +55,7 @@ class CallEvent(_message.Message):
     RETIRED_FIELD_NUMBER: _ClassVar[int]
     ENDED_FIELD_NUMBER: _ClassVar[int]
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    UNFINISHED_FIELD_NUMBER: _ClassVar[int]
     call: int
     first_token: _prefill_pb2.FirstToken
     handed_over: _prefill_pb2.HandedOver
@@ -63,7 +64,8 @@ class CallEvent(_message.Message):
     retired: _decode_pb2.Retired
     ended: Ended
     progress: _prefill_pb2.PromptProgress
-    def __init__(self, call: _Optional[int] = ..., first_token: _Optional[_Union[_prefill_pb2.FirstToken, _Mapping]] = ..., handed_over: _Optional[_Union[_prefill_pb2.HandedOver, _Mapping]] = ..., admitted: _Optional[_Union[_decode_pb2.Admitted, _Mapping]] = ..., tokens: _Optional[_Union[_inference_pb2.Tokens, _Mapping]] = ..., retired: _Optional[_Union[_decode_pb2.Retired, _Mapping]] = ..., ended: _Optional[_Union[Ended, _Mapping]] = ..., progress: _Optional[_Union[_prefill_pb2.PromptProgress, _Mapping]] = ...) -> None: ...
+    unfinished: _prefill_pb2.Unfinished
+    def __init__(self, call: _Optional[int] = ..., first_token: _Optional[_Union[_prefill_pb2.FirstToken, _Mapping]] = ..., handed_over: _Optional[_Union[_prefill_pb2.HandedOver, _Mapping]] = ..., admitted: _Optional[_Union[_decode_pb2.Admitted, _Mapping]] = ..., tokens: _Optional[_Union[_inference_pb2.Tokens, _Mapping]] = ..., retired: _Optional[_Union[_decode_pb2.Retired, _Mapping]] = ..., ended: _Optional[_Union[Ended, _Mapping]] = ..., progress: _Optional[_Union[_prefill_pb2.PromptProgress, _Mapping]] = ..., unfinished: _Optional[_Union[_prefill_pb2.Unfinished, _Mapping]] = ...) -> None: ...
 
 class Ended(_message.Message):
     __slots__ = ("failure",)

@@ -155,10 +155,12 @@ class Joined(_message.Message):
     def __init__(self) -> None: ...
 
 class LinkEnd(_message.Message):
-    __slots__ = ("reason",)
+    __slots__ = ("reason", "closed")
     REASON_FIELD_NUMBER: _ClassVar[int]
+    CLOSED_FIELD_NUMBER: _ClassVar[int]
     reason: str
-    def __init__(self, reason: _Optional[str] = ...) -> None: ...
+    closed: bool
+    def __init__(self, reason: _Optional[str] = ..., closed: bool = ...) -> None: ...
 
 class Value(_message.Message):
     __slots__ = ("key", "value")

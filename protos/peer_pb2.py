@@ -26,7 +26,7 @@ from protos import calls_pb2 as protos_dot_calls__pb2
 from protos import router_pb2 as protos_dot_router__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x11protos/peer.proto\x12\x12tandem.internal.v1\x1a\x12protos/calls.proto\x1a\x13protos/router.proto\"\xea\x01\n\x0cPeerQuestion\x12\x30\n\x04news\x18\x01 \x01(\x0b\x32 .tandem.internal.v1.NewsQuestionH\x00\x12\x30\n\x04rows\x18\x02 \x01(\x0b\x32 .tandem.internal.v1.RowsQuestionH\x00\x12\x30\n\x04stop\x18\x03 \x01(\x0b\x32 .tandem.internal.v1.StopQuestionH\x00\x12\x38\n\x08\x62lockers\x18\x04 \x01(\x0b\x32$.tandem.internal.v1.BlockersQuestionH\x00\x42\n\n\x08question\"\x95\x02\n\nPeerAnswer\x12\x0e\n\x04news\x18\x01 \x01(\x0cH\x00\x12.\n\x04rows\x18\x02 \x01(\x0b\x32\x1e.tandem.internal.v1.RowsAnswerH\x00\x12.\n\x04stop\x18\x03 \x01(\x0b\x32\x1e.tandem.internal.v1.StopAnswerH\x00\x12\x36\n\x08\x62lockers\x18\x04 \x01(\x0b\x32\".tandem.internal.v1.BlockersAnswerH\x00\x12.\n\x07\x66\x61ilure\x18\x0f \x01(\x0b\x32\x1b.tandem.internal.v1.FailureH\x00\x12\x10\n\x08\x61sked_at\x18\x10 \x01(\x01\x12\x13\n\x0b\x61nswered_at\x18\x11 \x01(\x01\x42\x08\n\x06\x61nswer\"8\n\x0cNewsQuestion\x12\x14\n\x0c\x63ounts_after\x18\x01 \x01(\x04\x12\x12\n\nrows_after\x18\x02 \x01(\x04\"\\\n\x0cRowsQuestion\x12\x37\n\x06wanted\x18\x01 \x01(\x0b\x32\'.tandem.internal.v1.ListRequestsRequest\x12\x13\n\x0b\x66or_console\x18\x02 \x01(\x08\"\xb8\x01\n\nRowsAnswer\x12\x0c\n\x04rows\x18\x01 \x03(\t\x12\x0c\n\x04held\x18\x02 \x01(\r\x12\x14\n\x0c\x66irst_tokens\x18\x03 \x01(\x0c\x12\x34\n\x07\x66igures\x18\x04 \x03(\x0b\x32#.tandem.internal.v1.EndpointFigures\x12\x32\n\x07tenants\x18\x05 \x03(\x0b\x32!.tandem.internal.v1.TenantFigures\x12\x0e\n\x06shares\x18\x06 \x01(\x0c\"D\n\x0cStopQuestion\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0e\n\x06tenant\x18\x02 \x01(\t\x12\x10\n\x08operator\x18\x03 \x01(\t\"\x1b\n\nStopAnswer\x12\r\n\x05\x66ound\x18\x01 \x01(\x08\"B\n\x10\x42lockersQuestion\x12.\n\x05waits\x18\x01 \x03(\x0b\x32\x1f.tandem.internal.v1.ReplicaWait\"p\n\x0bReplicaWait\x12\r\n\x05stage\x18\x01 \x01(\t\x12\x0e\n\x06\x63hoice\x18\x02 \x01(\r\x12\x0f\n\x07replica\x18\x03 \x01(\t\x12\x10\n\x08\x62\x65gin_at\x18\x04 \x01(\x01\x12\x0e\n\x06\x65nd_at\x18\x05 \x01(\x01\x12\x0f\n\x07least_s\x18\x06 \x01(\x01\"\"\n\x0e\x42lockersAnswer\x12\x10\n\x08\x62lockers\x18\x01 \x03(\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x11protos/peer.proto\x12\x12tandem.internal.v1\x1a\x12protos/calls.proto\x1a\x13protos/router.proto\"\xea\x01\n\x0cPeerQuestion\x12\x30\n\x04news\x18\x01 \x01(\x0b\x32 .tandem.internal.v1.NewsQuestionH\x00\x12\x30\n\x04rows\x18\x02 \x01(\x0b\x32 .tandem.internal.v1.RowsQuestionH\x00\x12\x30\n\x04stop\x18\x03 \x01(\x0b\x32 .tandem.internal.v1.StopQuestionH\x00\x12\x38\n\x08\x62lockers\x18\x04 \x01(\x0b\x32$.tandem.internal.v1.BlockersQuestionH\x00\x42\n\n\x08question\"\x95\x02\n\nPeerAnswer\x12\x0e\n\x04news\x18\x01 \x01(\x0cH\x00\x12.\n\x04rows\x18\x02 \x01(\x0b\x32\x1e.tandem.internal.v1.RowsAnswerH\x00\x12.\n\x04stop\x18\x03 \x01(\x0b\x32\x1e.tandem.internal.v1.StopAnswerH\x00\x12\x36\n\x08\x62lockers\x18\x04 \x01(\x0b\x32\".tandem.internal.v1.BlockersAnswerH\x00\x12.\n\x07\x66\x61ilure\x18\x0f \x01(\x0b\x32\x1b.tandem.internal.v1.FailureH\x00\x12\x10\n\x08\x61sked_at\x18\x10 \x01(\x01\x12\x13\n\x0b\x61nswered_at\x18\x11 \x01(\x01\x42\x08\n\x06\x61nswer\"8\n\x0cNewsQuestion\x12\x14\n\x0c\x63ounts_after\x18\x01 \x01(\x04\x12\x12\n\nrows_after\x18\x02 \x01(\x04\"\\\n\x0cRowsQuestion\x12\x37\n\x06wanted\x18\x01 \x01(\x0b\x32\'.tandem.internal.v1.ListRequestsRequest\x12\x13\n\x0b\x66or_console\x18\x02 \x01(\x08\"\xcc\x01\n\nRowsAnswer\x12\x0c\n\x04rows\x18\x01 \x03(\t\x12\x0c\n\x04held\x18\x02 \x01(\r\x12\x14\n\x0c\x66irst_tokens\x18\x03 \x01(\x0c\x12\x34\n\x07\x66igures\x18\x04 \x03(\x0b\x32#.tandem.internal.v1.EndpointFigures\x12\x32\n\x07tenants\x18\x05 \x03(\x0b\x32!.tandem.internal.v1.TenantFigures\x12\x0e\n\x06shares\x18\x06 \x01(\x0c\x12\x12\n\nobserved_s\x18\x07 \x01(\x01\"D\n\x0cStopQuestion\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0e\n\x06tenant\x18\x02 \x01(\t\x12\x10\n\x08operator\x18\x03 \x01(\t\"\x1b\n\nStopAnswer\x12\r\n\x05\x66ound\x18\x01 \x01(\x08\"B\n\x10\x42lockersQuestion\x12.\n\x05waits\x18\x01 \x03(\x0b\x32\x1f.tandem.internal.v1.ReplicaWait\"p\n\x0bReplicaWait\x12\r\n\x05stage\x18\x01 \x01(\t\x12\x0e\n\x06\x63hoice\x18\x02 \x01(\r\x12\x0f\n\x07replica\x18\x03 \x01(\t\x12\x10\n\x08\x62\x65gin_at\x18\x04 \x01(\x01\x12\x0e\n\x06\x65nd_at\x18\x05 \x01(\x01\x12\x0f\n\x07least_s\x18\x06 \x01(\x01\"\"\n\x0e\x42lockersAnswer\x12\x10\n\x08\x62lockers\x18\x01 \x03(\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -42,15 +42,15 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ROWSQUESTION']._serialized_start=657
   _globals['_ROWSQUESTION']._serialized_end=749
   _globals['_ROWSANSWER']._serialized_start=752
-  _globals['_ROWSANSWER']._serialized_end=936
-  _globals['_STOPQUESTION']._serialized_start=938
-  _globals['_STOPQUESTION']._serialized_end=1006
-  _globals['_STOPANSWER']._serialized_start=1008
-  _globals['_STOPANSWER']._serialized_end=1035
-  _globals['_BLOCKERSQUESTION']._serialized_start=1037
-  _globals['_BLOCKERSQUESTION']._serialized_end=1103
-  _globals['_REPLICAWAIT']._serialized_start=1105
-  _globals['_REPLICAWAIT']._serialized_end=1217
-  _globals['_BLOCKERSANSWER']._serialized_start=1219
-  _globals['_BLOCKERSANSWER']._serialized_end=1253
+  _globals['_ROWSANSWER']._serialized_end=956
+  _globals['_STOPQUESTION']._serialized_start=958
+  _globals['_STOPQUESTION']._serialized_end=1026
+  _globals['_STOPANSWER']._serialized_start=1028
+  _globals['_STOPANSWER']._serialized_end=1055
+  _globals['_BLOCKERSQUESTION']._serialized_start=1057
+  _globals['_BLOCKERSQUESTION']._serialized_end=1123
+  _globals['_REPLICAWAIT']._serialized_start=1125
+  _globals['_REPLICAWAIT']._serialized_end=1237
+  _globals['_BLOCKERSANSWER']._serialized_start=1239
+  _globals['_BLOCKERSANSWER']._serialized_end=1273
 # @@protoc_insertion_point(module_scope)

@@ -55,20 +55,22 @@ class RowsQuestion(_message.Message):
     def __init__(self, wanted: _Optional[_Union[_router_pb2.ListRequestsRequest, _Mapping]] = ..., for_console: bool = ...) -> None: ...
 
 class RowsAnswer(_message.Message):
-    __slots__ = ("rows", "held", "first_tokens", "figures", "tenants", "shares")
+    __slots__ = ("rows", "held", "first_tokens", "figures", "tenants", "shares", "observed_s")
     ROWS_FIELD_NUMBER: _ClassVar[int]
     HELD_FIELD_NUMBER: _ClassVar[int]
     FIRST_TOKENS_FIELD_NUMBER: _ClassVar[int]
     FIGURES_FIELD_NUMBER: _ClassVar[int]
     TENANTS_FIELD_NUMBER: _ClassVar[int]
     SHARES_FIELD_NUMBER: _ClassVar[int]
+    OBSERVED_S_FIELD_NUMBER: _ClassVar[int]
     rows: _containers.RepeatedScalarFieldContainer[str]
     held: int
     first_tokens: bytes
     figures: _containers.RepeatedCompositeFieldContainer[_router_pb2.EndpointFigures]
     tenants: _containers.RepeatedCompositeFieldContainer[_router_pb2.TenantFigures]
     shares: bytes
-    def __init__(self, rows: _Optional[_Iterable[str]] = ..., held: _Optional[int] = ..., first_tokens: _Optional[bytes] = ..., figures: _Optional[_Iterable[_Union[_router_pb2.EndpointFigures, _Mapping]]] = ..., tenants: _Optional[_Iterable[_Union[_router_pb2.TenantFigures, _Mapping]]] = ..., shares: _Optional[bytes] = ...) -> None: ...
+    observed_s: float
+    def __init__(self, rows: _Optional[_Iterable[str]] = ..., held: _Optional[int] = ..., first_tokens: _Optional[bytes] = ..., figures: _Optional[_Iterable[_Union[_router_pb2.EndpointFigures, _Mapping]]] = ..., tenants: _Optional[_Iterable[_Union[_router_pb2.TenantFigures, _Mapping]]] = ..., shares: _Optional[bytes] = ..., observed_s: _Optional[float] = ...) -> None: ...
 
 class StopQuestion(_message.Message):
     __slots__ = ("request_id", "tenant", "operator")

@@ -105,6 +105,12 @@ class FirstToken(_message.Message):
     scores: Scores
     def __init__(self, tokens: _Optional[_Union[_inference_pb2.Tokens, _Mapping]] = ..., queue_s: _Optional[float] = ..., prefill_s: _Optional[float] = ..., cached_tokens: _Optional[int] = ..., passes: _Optional[float] = ..., flush_s: _Optional[float] = ..., held_s: _Optional[float] = ..., share_s: _Optional[float] = ..., scores: _Optional[_Union[Scores, _Mapping]] = ...) -> None: ...
 
+class Unfinished(_message.Message):
+    __slots__ = ("share_s",)
+    SHARE_S_FIELD_NUMBER: _ClassVar[int]
+    share_s: float
+    def __init__(self, share_s: _Optional[float] = ...) -> None: ...
+
 class HandedOver(_message.Message):
     __slots__ = ("bytes",)
     BYTES_FIELD_NUMBER: _ClassVar[int]

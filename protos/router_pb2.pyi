@@ -272,7 +272,7 @@ class TenantFigures(_message.Message):
     def __init__(self, tenant: _Optional[str] = ..., requests: _Optional[int] = ..., refused: _Optional[int] = ..., tokens: _Optional[int] = ..., running: _Optional[int] = ..., waiting: _Optional[int] = ..., cap: _Optional[str] = ..., others: _Optional[int] = ...) -> None: ...
 
 class ListRequestsResponse(_message.Message):
-    __slots__ = ("rows", "held", "rises", "silent", "figures", "tenants")
+    __slots__ = ("rows", "held", "rises", "silent", "figures", "tenants", "observed_s")
     class SilentEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -286,10 +286,12 @@ class ListRequestsResponse(_message.Message):
     SILENT_FIELD_NUMBER: _ClassVar[int]
     FIGURES_FIELD_NUMBER: _ClassVar[int]
     TENANTS_FIELD_NUMBER: _ClassVar[int]
+    OBSERVED_S_FIELD_NUMBER: _ClassVar[int]
     rows: _containers.RepeatedScalarFieldContainer[str]
     held: int
     rises: _containers.RepeatedScalarFieldContainer[str]
     silent: _containers.ScalarMap[str, str]
     figures: _containers.RepeatedCompositeFieldContainer[EndpointFigures]
     tenants: _containers.RepeatedCompositeFieldContainer[TenantFigures]
-    def __init__(self, rows: _Optional[_Iterable[str]] = ..., held: _Optional[int] = ..., rises: _Optional[_Iterable[str]] = ..., silent: _Optional[_Mapping[str, str]] = ..., figures: _Optional[_Iterable[_Union[EndpointFigures, _Mapping]]] = ..., tenants: _Optional[_Iterable[_Union[TenantFigures, _Mapping]]] = ...) -> None: ...
+    observed_s: float
+    def __init__(self, rows: _Optional[_Iterable[str]] = ..., held: _Optional[int] = ..., rises: _Optional[_Iterable[str]] = ..., silent: _Optional[_Mapping[str, str]] = ..., figures: _Optional[_Iterable[_Union[EndpointFigures, _Mapping]]] = ..., tenants: _Optional[_Iterable[_Union[TenantFigures, _Mapping]]] = ..., observed_s: _Optional[float] = ...) -> None: ...

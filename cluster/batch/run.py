@@ -17,6 +17,7 @@ from cluster.api.event_streams import end
 from cluster.batch.concurrency import BatchConcurrency
 from cluster.batch.http_client import BatchResponse
 from cluster.batch.lines import BadLine, BatchLine, error_line, result_line
+from cluster.display_text import long_time
 from engine.errors import NotFound, TandemError, Unauthenticated, Unavailable
 
 _OK, _UNAUTHENTICATED, _TOO_MANY = 200, 401, 429
@@ -57,7 +58,7 @@ class BatchProgress:
         took_s = time.monotonic() - self.began_s
         return (
             f"{self.succeeded} done, {self.failed} failed, {self.before} done before; "
-            f"{self.prompt_tokens} + {self.completion_tokens} tokens in {took_s:.0f} s"
+            f"{self.prompt_tokens} + {self.completion_tokens} tokens in {long_time(took_s)}"
         )
 
     def count(self, answer: BatchResponse) -> None:

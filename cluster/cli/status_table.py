@@ -7,7 +7,7 @@ from shutil import get_terminal_size
 from typing import Any
 
 from cluster.cli.columns import aligned
-from cluster.display_text import plain
+from cluster.display_text import exact_time, plain
 from protos import router_pb2
 
 _BLOCKS = ("total", "used", "cached", "leased", "quarantined", "orphaned")
@@ -124,7 +124,7 @@ def _canary_line(canary: router_pb2.CanaryStatus) -> str:
         state = f"rolled back: {canary.rolled_back}"
     arms = [
         f"{arm.name} {arm.requests} requests, {arm.failed} failed"
-        + (f", TTFT p95 {arm.ttft_p95_s:.3f} s" if arm.HasField("ttft_p95_s") else "")
+        + (f", TTFT p95 {exact_time(arm.ttft_p95_s)}" if arm.HasField("ttft_p95_s") else "")
         for arm in canary.arms
     ]
     return f"canary {canary.endpoint} -> {canary.served_as}: {'; '.join([state, *arms])}"

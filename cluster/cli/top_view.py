@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from cluster.cli.requests import WAITS, queue_waits
 from cluster.cli.status_table import health_of, speed_of
 from cluster.console.words import NO_RISE
-from cluster.display_text import known_time, plain
+from cluster.display_text import known_time, long_time, plain
 from cluster.telemetry.requests.itl import rank
 from protos import router_pb2
 
@@ -40,13 +40,15 @@ def sections_of(
 ) -> list[TopTable]:
     """All tables; `found` is of the requests that arrived in the last `since_s` seconds.
 
-    Routers whose requests are missing have a table of their own.
+    Where all routers are younger than that, a rate is over the time that they tell. Routers whose
+    requests are missing have a table of their own.
     """
+    over_s = found.observed_s or since_s
     tables = [
         _pools(status),
         _replicas(status),
-        _endpoints(found.figures, since_s),
-        _tenants(found.tenants, since_s),
+        _endpoints(found.figures, over_s),
+        _tenants(found.tenants, over_s),
         _slowest(found.rows),
     ]
     if found.silent:
@@ -115,10 +117,10 @@ def _replicas(status: router_pb2.StatusResponse) -> TopTable:
     return TopTable("replicas", columns, lines, 3)
 
 
-def _endpoints(figures: Iterable[router_pb2.EndpointFigures], since_s: float) -> TopTable:
+def _endpoints(figures: Iterable[router_pb2.EndpointFigures], over_s: float) -> TopTable:
     lines = [
         (
-            *(plain(one.endpoint), f"{one.requests / since_s:.1f}"),
+            *(plain(one.endpoint), f"{one.requests / over_s:.1f}"),
             *(str(one.refused), str(one.failed)),
             *_quantiles(one.ttft_s),
             *_quantiles(one.itl_p95_s),
@@ -129,17 +131,17 @@ def _endpoints(figures: Iterable[router_pb2.EndpointFigures], since_s: float) ->
         *("endpoint", "requests/s", "refused", "failed"),
         *("TTFT p50", "TTFT p95", "ITL p95, median", "p95"),
     )
-    return TopTable(f"endpoints, last {since_s:g} s", columns, lines)
+    return TopTable(f"endpoints, last {long_time(over_s)}", columns, lines)
 
 
-def _tenants(tenants: Sequence[router_pb2.TenantFigures], since_s: float) -> TopTable:
+def _tenants(tenants: Sequence[router_pb2.TenantFigures], over_s: float) -> TopTable:
     whole = sum(one.tokens for one in tenants)
     lines = [
         (
             f"{one.others} others" if one.others else plain(one.tenant) or "-",
             *map(str, (one.requests, one.refused, one.running, one.waiting)),
             f"{one.tokens / whole:.0%}" if whole else "-",
-            f"{one.tokens / since_s:,.0f}",
+            f"{one.tokens / over_s:,.0f}",
             plain(one.cap),
         )
         for one in tenants
@@ -148,7 +150,7 @@ def _tenants(tenants: Sequence[router_pb2.TenantFigures], since_s: float) -> Top
         *("tenant", "requests", "refused", "running", "waiting"),
         *("share", "tokens/s", "nearest cap"),
     )
-    return TopTable(f"tenants, last {since_s:g} s", columns, lines)
+    return TopTable(f"tenants, last {long_time(over_s)}", columns, lines)
 
 
 def _slowest(rows: Sequence[Row]) -> TopTable:

@@ -89,7 +89,8 @@ async def list_requests(
 class ListedRequests:
     """Rows as plain data; where TTFT rose, and figures of endpoints and tenants, where asked for.
 
-    `silent` names the routers whose rows are missing, and says why.
+    `observed_s` are the seconds of these figures; 0 where the router does not tell. `silent` names
+    the routers whose rows are missing, and says why.
     """
 
     rows: list[dict[str, Any]]
@@ -97,6 +98,7 @@ class ListedRequests:
     silent: dict[str, str]
     figures: list[router_pb2.EndpointFigures]
     tenants: list[router_pb2.TenantFigures] = field(default_factory=list)
+    observed_s: float = 0.0
 
 
 async def fetch_requests(
@@ -130,6 +132,7 @@ async def fetch_requests(
         {name: why for name, why in silent.items() if name not in told},
         list(most.figures),
         list(most.tenants),
+        most.observed_s,
     )
 
 

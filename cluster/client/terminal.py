@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from cluster.api import ChatMessage, Event, Progress, Started, Summary, Tokens
 from cluster.api.event_streams import closing
+from cluster.display_text import exact_time, long_time
 
 if TYPE_CHECKING:
     from tandem_client.grpc_client import Client
@@ -55,7 +56,7 @@ def progress_line(progress: Progress) -> str:
     """The progress of a request, in words."""
     if progress.stage in ("starting", "queued"):
         position = "" if progress.position is None else f", position {progress.position}"
-        wait = "" if progress.wait_s is None else f", about {progress.wait_s:.0f} s to go"
+        wait = "" if progress.wait_s is None else f", about {long_time(progress.wait_s)} to go"
         return f"{progress.stage}{position}{wait}"
     most = "at most " if progress.stage == "decode" else ""
     return f"{progress.stage}: {progress.tokens} of {most}{progress.total_tokens} tokens"
@@ -65,9 +66,8 @@ def timing(summary: Summary | None) -> str:
     """The times of the first token and of the whole answer, in words."""
     if summary is None or not summary.choices:
         return ""
-    first_ms = summary.choices[0].ttft_s * 1000
-    tokens = f"{summary.completion_tokens} tokens"
-    return f"{tokens} in {summary.total_s:.2f} s, the first after {first_ms:.0f} ms"
+    total, first = exact_time(summary.total_s), exact_time(summary.choices[0].ttft_s)
+    return f"{summary.completion_tokens} tokens in {total}, the first after {first}"
 
 
 class Conversation:

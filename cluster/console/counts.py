@@ -20,7 +20,7 @@ EndedCount = tuple[float, str, float | None, float, bool]
 ItlCount = tuple[float, str, tuple[float, ...], float]
 RefusedCount = tuple[float, str, str]
 ServedCount = tuple[float, str, int]
-TurnedAwayCount = tuple[float, str]
+TenantRefusedCount = tuple[float, str]
 MovedCount = tuple[str, str, int]
 Logged = (
     tuple[Literal["first_tokens"], TtftSample]
@@ -29,7 +29,7 @@ Logged = (
     | tuple[Literal["itl"], ItlCount]
     | tuple[Literal["refused"], RefusedCount]
     | tuple[Literal["served"], ServedCount]
-    | tuple[Literal["turned_away"], TurnedAwayCount]
+    | tuple[Literal["tenant_refused"], TenantRefusedCount]
     | tuple[Literal["moved"], MovedCount]
 )
 
@@ -105,8 +105,8 @@ class _SeriesLog(TimeSeries):
     def served(self, at: float, tenant: str, tokens: int) -> None:
         self._log.add(("served", (at, tenant, tokens)))
 
-    def turned_away(self, at: float, tenant: str) -> None:
-        self._log.add(("turned_away", (at, tenant)))
+    def tenant_refused(self, at: float, tenant: str) -> None:
+        self._log.add(("tenant_refused", (at, tenant)))
 
 
 class _SampleLog(deque[TtftSample]):

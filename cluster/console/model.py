@@ -81,14 +81,23 @@ class ConsoleModel:
         self._peer_rows = RecentRows(FIRST_ROWS)
         self._counted: dict[_Key, _Counted] = {}
         self._last = 0
+        self._since = source.rows.since
         self._sections = _Sections()
         self._cluster: Json = {}
         self._rises: list[Json] = []
 
+    @property
+    def since(self) -> float:
+        """The time from which on all requests were counted, on the clock of the rows."""
+        return self._since
+
     async def catch_up(self) -> None:
         """Count the rows that came while nobody looked, on a thread, since that may take long."""
         # The event loop adds rows meanwhile. So they are taken here, and none is counted twice.
-        rows, self._last = self._source.rows.after(self._last), self._source.rows.last
+        before, rows = self._last, self._source.rows.after(self._last)
+        self._last = self._source.rows.last
+        if self._last - before > len(rows):
+            self._since = self._source.rows.since
         await asyncio.to_thread(self._count_late, rows, self._source.running())
         self._links.forget()
 
@@ -110,6 +119,7 @@ class ConsoleModel:
         self._last = last
         views, told = self._source.running(), self._source.peers()
         told.count(self._counts, monotonic_s)
+        self._since = min(self._since, now - told.observed_s)
         self._count_running(views, monotonic_s)
         for row in rows:
             self._count_row(row, monotonic_s)
@@ -146,6 +156,7 @@ class ConsoleModel:
             "served": self._series.by_tenant(),
             "cluster": self._cluster,
             "rises": self._rises,
+            "since": int(self._since),
         }
 
     def _running(self, views: list[RunningView]) -> Json:
@@ -209,7 +220,7 @@ class ConsoleModel:
         tokens = (row.prompt_tokens or 0) + (row.completion_tokens or 0)
         if row.refused_for is not None:
             self._series.refused(ended_at, row.endpoint, row.refused_for)
-            self._series.turned_away(ended_at, row.tenant)
+            self._series.tenant_refused(ended_at, row.tenant)
         else:
             itl = counted.itl.not_read(row)
             self._series.ended(ended_at, row.endpoint, *itl, failed=row.failed)

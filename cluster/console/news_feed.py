@@ -32,6 +32,7 @@ class NewsFeed:
 
     def __init__(self, source: ModelSource, clock: Callable[[], float] = row_clock) -> None:
         self._source = source
+        self._clock = clock
         self._log = CountLog()
         self._counts = LoggedCounts(self._log)
         self._model = ConsoleModel(source, clock, self._counts)
@@ -62,6 +63,7 @@ class NewsFeed:
                 running["count"], running["waiting"], tuple(running["rows"]), running["stalled"]
             ),
             tenants=self._sections.get("tenants", {}),
+            observed_s=self._clock() - self._model.since,
             **by_kind(counts),
         )
 

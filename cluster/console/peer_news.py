@@ -16,12 +16,13 @@ from cluster.console.counts import (
     MovedCount,
     RefusedCount,
     ServedCount,
-    TurnedAwayCount,
+    TenantRefusedCount,
 )
 from cluster.console.rise.lengths import TextLength
 from cluster.console.row_view import named
 from cluster.console.running_itl import prominence
 from cluster.console.source import Json
+from cluster.console.time_series import WINDOW_S
 from cluster.console.ttft_sample import MOST_TOLD, TtftSample
 from cluster.gateway.sse import dump
 from cluster.telemetry.requests.row_order import end
@@ -46,7 +47,8 @@ class PeerNews:
     """What happened in a router up to the numbers `counts_at` and `rows_at`.
 
     With `more`, counts behind that number are there already. `skipped` rows are not among `rows`.
-    `tenants` are as `FairShare.shown` has them. A version that does not tell a field leaves it out.
+    `tenants` are as `FairShare.shown` has them. What happened in the last `observed_s` is known. A
+    version that does not tell a field leaves it out.
     """
 
     counts_at: int
@@ -58,12 +60,13 @@ class PeerNews:
     itl: tuple[ItlCount, ...] = ()
     refused: tuple[RefusedCount, ...] = ()
     served: tuple[ServedCount, ...] = ()
-    turned_away: tuple[TurnedAwayCount, ...] = ()
+    tenant_refused: tuple[TenantRefusedCount, ...] = ()
     moved: tuple[MovedCount, ...] = ()
     rows: tuple[Json, ...] = ()
     skipped: int = 0
     running: RunningNews = field(default_factory=RunningNews)
     tenants: Json = field(default_factory=dict)
+    observed_s: float = WINDOW_S
 
     def to_json(self) -> bytes:
         """The news as another router reads them."""
@@ -88,12 +91,13 @@ _NEWS = TypeAdapter(PeerNews)
 
 def _try(news: PeerNews) -> None:
     """Read the news once, so that they cannot end the feed later."""
-    groups = (news.ended, news.itl, news.refused, news.served, news.turned_away, news.moved)
+    groups = (news.ended, news.itl, news.refused, news.served, news.tenant_refused, news.moved)
     numbers = [each for group in groups for one in group for each in _numbers(one)]
     numbers += [each for one in news.answers for each in (one.at, one.tokens)]
     numbers += [end(row) for row in news.rows]
     numbers += [each for row in news.running.rows for each in _prominence(row, 0.0)]
     numbers += [news.running.count, news.running.waiting, news.running.stalled, news.skipped]
+    numbers.append(news.observed_s)
     for tenant in news.tenants.values():
         uses = [each for use in tenant["caps"].values() for each in _of_cap(use)]
         numbers += [tenant["served"], tenant["waiting_requests"], *uses]
@@ -166,8 +170,8 @@ class PeersTold:
                 counts.series.refused(*refused)
             for served in one.served:
                 counts.series.served(*served)
-            for turned_away in one.turned_away:
-                counts.series.turned_away(*turned_away)
+            for tenant_refused in one.tenant_refused:
+                counts.series.tenant_refused(*tenant_refused)
             for moved in one.moved:
                 counts.links.moved(now, *moved)
 
@@ -175,6 +179,11 @@ class PeersTold:
         """The rows of requests that ended, each with its router."""
         for router, one in self.news:
             yield from (named(row, router) for row in one.rows)
+
+    @property
+    def observed_s(self) -> float:
+        """The longest time of which a router told what happened; 0 without news."""
+        return max((one.observed_s for _, one in self.news), default=0.0)
 
     @property
     def skipped(self) -> int:

@@ -128,7 +128,7 @@ class TimeSeries:
         """Count a request that ended, and its tokens, of prompt and answer."""
         self._of_tenant(at, tenant).add(_TenantStep(tokens, 1, 0))
 
-    def turned_away(self, at: float, tenant: str) -> None:
+    def tenant_refused(self, at: float, tenant: str) -> None:
         """Count a request of a tenant that was refused."""
         self._of_tenant(at, tenant).add(_TenantStep(0, 1, 1))
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from cluster.admission.refusal_reasons import REASONS
 from cluster.console.time_series import WINDOW_S
-from cluster.display_text import exact_time, plain
+from cluster.display_text import exact_time, long_time, plain
 
 # The shortest wait that gets a sentence.
 _LEAST_S = 1e-3
@@ -59,7 +59,7 @@ REASON_NAMES: Mapping[str, str] = {
     "router_full": "the router is full",
     "replica_full": "a replica's queue is full",
 }
-NO_RISE = f"TTFT did not rise at any endpoint in the last {WINDOW_S / 60:.0f} minutes."
+NO_RISE = f"TTFT did not rise at any endpoint in the last {long_time(WINDOW_S)}."
 
 
 def stage_name(stage: str) -> str:

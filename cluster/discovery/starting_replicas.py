@@ -84,7 +84,7 @@ class StartingReplica:
         elif self.total:
             parts.append(f"{self.done} of {self.total} steps")
         elif self.stage_s >= 1:
-            parts.append(f"{self.stage_s:.0f} s")
+            parts.append(long_time(self.stage_s))
         if self.left_s is not None:
             parts.append(f"about {long_time(self.left_s)} left")
         return ", ".join(parts)

@@ -95,7 +95,7 @@ def judged_eviction(memory: dict[str, object]) -> Finding:
 
 def judged_clock(ahead_s: float) -> Finding:
     """The clock of Redis against that of this machine."""
-    what = f"Redis and this machine differ by {abs(ahead_s):.2f} s"
+    what = f"Redis and this machine differ by {exact_time(abs(ahead_s))}"
     if abs(ahead_s) > _CLOCK_S:
         return Finding("clock", Severity.WARNING, what, "run chrony or ntpd on every host")
     return Finding("clock", Severity.OK, what)

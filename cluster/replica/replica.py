@@ -188,6 +188,8 @@ class Replica:
             async with asyncio.timeout(timeout_s):
                 while self.load().used or not self.servers.idle:  # noqa: ASYNC110 - blocks are freed in many places
                     await asyncio.sleep(_DRAIN_POLL_S)
+            # Nothing is under way, so the links end on purpose, and do not break with the server.
+            await self.parts.prefill.sender.close()
         await self.servers.stop()
 
     def end_process(self, replica: str, at_once: bool) -> None:

@@ -1,6 +1,6 @@
 """Counts the outcome of each request.
 
-Every request ends here, also a request that the router turned away: in the metrics, in the
+Every request ends here, also a request that never began: in the metrics, in the
 statistics of its endpoint's canary, and as one row of the request log.
 """
 
@@ -107,7 +107,7 @@ class RequestAccounting:
             request_id, tenant, labels, route, began_s, trace=trace, timing=timing, span=span
         )
 
-    def turned_away(self, account: RequestAccount, error: TandemError) -> None:
+    def not_begun(self, account: RequestAccount, error: TandemError) -> None:
         """Count a request that never began. It belongs to no arm of a canary."""
         outcome = type(error).__name__
         metrics.REQUESTS.inc(outcome=outcome, **account.labels)
@@ -152,7 +152,7 @@ class RequestAccounting:
         """Note when the replicas of an abandoned choice were free, and what their work costs."""
         self.log.vacated(number, seconds)
         row, late = self.log.store.get(number), stream.row()
-        if row is None or not late.share_s:
+        if row is None or not (late.share_s or late.prefill_share_s):
             return
         choices = tuple(late if one.choice == late.choice else one for one in row.choices)
         cost = row.cost if self._cost_of is None else self._cost_of(choices)

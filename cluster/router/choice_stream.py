@@ -148,6 +148,9 @@ class ChoiceStream:
 
     def take(self, call: _RunningCall, kind: str, event: CallEvent) -> None:
         """Take an event of a call, except its end."""
+        if kind == "unfinished":
+            self._state.times.left_prefill_share_s += event.unfinished.share_s
+            return
         if self._outcome.done():
             if kind == "retired":
                 # The choice left this replica, or was cancelled.

@@ -179,7 +179,7 @@ class Router:
             self._refuse_early(request, account)
             running = self._take_on(request, account)
         except TandemError as error:
-            self._accounting.turned_away(account, error)
+            self._accounting.not_begun(account, error)
             raise
         self._tasks.start(running, partial(self._serve, request, running))
         answers = AnswerReader()

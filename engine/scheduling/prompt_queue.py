@@ -146,12 +146,15 @@ class PromptQueue:
     def end(self, spans: list[Span], *, computed: bool) -> None:
         """End a pass. Spans that are not a pass here are ignored."""
         for begun in self._begun:
-            if begun.spans is spans and computed:
+            if begun.spans is not spans:
+                continue
+            # Also a pass that computed nothing took its time.
+            for span in begun.prompts:
+                span.sequence.pass_s += begun.alone_s * span.count / begun.tokens
+            if computed:
                 self.order.learn(begun.tokens, begun.seconds)
                 for span in spans:
                     span.sequence.passes += span.count / begun.tokens
-                for span in begun.prompts:
-                    span.sequence.pass_s += begun.alone_s * span.count / begun.tokens
         self._begun = [begun for begun in self._begun if begun.spans is not spans]
         self._changed = True
 

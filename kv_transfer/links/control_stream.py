@@ -148,6 +148,8 @@ class ControlStream(Generic[In, Out]):
 
 def as_broken(error: BaseException) -> LinkBroken:
     """The stream's error as a LinkBroken; raises a cancel of this task as it is."""
+    if isinstance(error, LinkBroken):
+        return error
     task = asyncio.current_task()
     if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
         raise error

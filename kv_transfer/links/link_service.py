@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from kv_transfer.errors import LinkRefused
+from kv_transfer.errors import LinkClosed, LinkRefused
 from kv_transfer.links import proto_convert as wire
 from kv_transfer.links.link_stream import LinkStream
 from kv_transfer.links.sender_link import SenderLink
@@ -102,7 +102,7 @@ class LinkService:
 
         try:
             reason = await link.run(read_on, messages.write)
-            await messages.end(reason.message)
+            await messages.end(reason.message, closed=isinstance(reason, LinkClosed))
         finally:
             if self._links.get(link.receiver) is link:
                 del self._links[link.receiver]

@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 
 from google.protobuf.message import DecodeError
 
-from kv_transfer.errors import LinkBroken
+from kv_transfer.errors import LinkBroken, LinkClosed
 from protos import kv_transfer_pb2 as pb
 from protos.wire.streams import FrameStream
 
@@ -39,7 +39,8 @@ class LinkStream(Generic[In, Out]):
     async def read(self) -> In | None:
         """The next message; None where the peer has ended its side without a reason.
 
-        Raises LinkBroken with the reason if there is one, or for a message that cannot be read.
+        Raises LinkClosed with the reason of an end on purpose, and LinkBroken with that of another
+        one, or for a message that cannot be read.
         """
         await self._opened()
         try:
@@ -48,6 +49,8 @@ class LinkStream(Generic[In, Out]):
             raise LinkBroken("a message that cannot be read") from None
         if message.WhichOneof("message") != "end":
             return message
+        if message.end.closed:
+            raise LinkClosed(message.end.reason)
         if message.end.reason:
             raise LinkBroken(message.end.reason)
         return None
@@ -57,9 +60,12 @@ class LinkStream(Generic[In, Out]):
         await self._opened()
         await self._stream.write(message.SerializeToString())
 
-    async def end(self, reason: str = "") -> None:
-        """Send the last message of this side. The sender of KV closes the connection behind it."""
-        await self.write(self._writes(end=pb.LinkEnd(reason=reason)))
+    async def end(self, reason: str, *, closed: bool = False) -> None:
+        """Send the last message of this side, `closed` if it ends on purpose.
+
+        The sender of KV closes the connection behind it.
+        """
+        await self.write(self._writes(end=pb.LinkEnd(reason=reason, closed=closed)))
 
     async def _opened(self) -> None:
         if self._opening is not None:

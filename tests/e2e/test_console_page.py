@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+from cluster.telemetry.requests.row_clock import row_clock
 from cluster.telemetry.requests.store import RequestStore
 from engine.errors import Unavailable
 from tests.e2e.browser import PHONE, needs_chromium, serious
@@ -105,6 +106,16 @@ async def test_names_that_clients_choose_neither_break_the_charts_nor_crowd_them
         told = await one.page.locator("#tenant-rows").inner_text()
         assert "NaN" not in told
         assert "0, no cap" in told
+
+
+async def test_the_rate_of_a_tenant_is_over_the_time_that_a_young_router_has_seen():
+    source = PageSource()
+    source.rows = RequestStore(since=row_clock() - 20)
+    source.ended(prompt_tokens=9000, outcome="ok")
+    async with shown(source, hash="#tenants") as one:
+        cell = one.page.locator("#tenant-rows td", has_text="tokens/s")
+        (rate,) = re.findall(r"([\d,]+) tokens/s", await cell.inner_text())
+    assert 10 < int(rate.replace(",", "")) <= 450
 
 
 async def test_the_legend_has_the_colours_of_the_lines():

@@ -56,7 +56,8 @@ class Feed:
                 break
         self.rows += document.get("rows", ())
         merged = {
-            part: self.state.get(part, {}) | document.get(part, {}) for part in ("replicas", "series")
+            part: self.state.get(part, {}) | document.get(part, {})
+            for part in ("replicas", "series")
         }
         self.state |= document | merged
         return name, document

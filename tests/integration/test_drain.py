@@ -71,6 +71,17 @@ async def test_streams_end_on_a_decode_replica_that_leaves_and_new_ones_go_elsew
         await local.idle()
 
 
+async def test_a_replica_that_leaves_idle_breaks_no_link(config, caplog):
+    async with cluster(config) as local:
+        streams, _ = await begin(local, 4, 30)
+        await asyncio.gather(*streams)
+        leaving = max(local.prefill, key=lambda one: one.parts.prefill.sender.links_open)
+        assert leaving.parts.prefill.sender.links_open
+        await leaving.drain(60)
+        assert not leaving.parts.prefill.sender.links_open
+    assert not [one.getMessage() for one in caplog.records if ": broken: " in one.getMessage()]
+
+
 async def test_what_comes_in_the_moment_of_leaving_is_served_too(config, model):
     """Routers read the directory a moment later."""
     async with cluster(config) as local:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from cluster.console.rise.cause import RiseCause
 from cluster.console.rise.shares import RiseShare, RiseShares
 from cluster.console.words import STAGE_NAMES
-from cluster.display_text import rounded_time
+from cluster.display_text import exact_time
 
 # The stages as parts of a sentence.
 _STAGES: Mapping[str, str] = {
@@ -86,6 +86,20 @@ def sentence_of(
     return " ".join(one for one in said if one)
 
 
+def cause_in_short(cause: RiseCause) -> str:
+    """The cause of another slow time in a sentence; "" where the requests tell none."""
+    told = []
+    if cause.stages:
+        told.append(
+            f"the added time was {_listed([_STAGES.get(one, one) for one in cause.stages])}"
+        )
+    if cause.replica:
+        told.append(f"{cause.replica} was {'lost' if cause.lost else 'slow'}")
+    if cause.tenant:
+        told.append(f"{cause.tenant} sent more")
+    return f"Then {'; '.join(told)}." if told else ""
+
+
 def _replica_fact(cause: RiseCause, replicas: Sequence[RiseShare]) -> str:
     if not replicas:
         return "none"
@@ -93,8 +107,8 @@ def _replica_fact(cause: RiseCause, replicas: Sequence[RiseShare]) -> str:
         if one.name == cause.replica:
             usual = ", none before"
             if one.usual_s is not None:
-                usual = f" instead of {rounded_time(one.usual_s)}"
-            took, share = rounded_time(one.slow_s), _percent(one.share)
+                usual = f" instead of {exact_time(one.usual_s)}"
+            took, share = exact_time(one.slow_s), _percent(one.share)
             return f"{one.name} ({took} a request{usual}, {share} of the added time)"
     if len(replicas) == 1:
         new = "; it is new" if cause.fresh else ""

@@ -13,12 +13,12 @@ from cluster.console.rise.advice import advice_of
 from cluster.console.rise.cause import RiseCause, cause_of
 from cluster.console.rise.lengths import TextLength, longer
 from cluster.console.rise.sent_load import sent_loads
-from cluster.console.rise.sentences import facts_of, sentence_of
-from cluster.console.rise.shares import MOST_SHOWN, RiseShare, mean_s, shares_of
+from cluster.console.rise.sentences import cause_in_short, facts_of, sentence_of
+from cluster.console.rise.shares import MOST_SHOWN, RiseShare, RiseShares, mean_s, shares_of
 from cluster.console.rise.slow_span import LEAST_VALUES, Span, is_in, slow_spans
 from cluster.console.time_series import STEP_S
 from cluster.console.ttft_sample import TtftSample
-from cluster.display_text import long_time, rounded_time
+from cluster.display_text import exact_time, long_time
 
 # The least of a rise that is explained: a factor, and seconds.
 _LEAST_FACTOR = 1.5
@@ -156,18 +156,16 @@ class _RiseWindow:
         self, time: SlowTime, also: list[SlowTime], samples: _Samples, usual: _Samples
     ) -> TtftRise:
         span = time.begin, time.end
-        slow = [one for one in samples if is_in(one.at, span)]
-        shares = shares_of(slow, usual, sent_loads(self.everything, span, self.slow_times))
-        fresh = _are_new(slow, samples, shares.pools[0].name, time.begin)
-        cause = cause_of(len(slow), shares, fresh=fresh)
+        shares, cause = self._cause(time, samples, usual)
+        others = [(self._so_far(one), self._cause(one, samples, usual)[1]) for one in also]
         facts = facts_of(cause, shares)
         lengths = self._lengths(cause, span)
         advice = advice_of(cause, longer_prompts="prompts" in lengths)
-        time, also = self._so_far(time), [self._so_far(one) for one in also]
+        time = self._so_far(time)
         words = [
             f"TTFT of {samples[0].endpoint} {self._when(time, samples)}: {_took(time, usual)}.",
             sentence_of(cause, shares, facts, lengths),
-            *(_also(one, time) for one in also),
+            *(f"{_also(one, time)} {cause_in_short(then)}".rstrip() for one, then in others),
         ]
         return TtftRise(
             endpoint=samples[0].endpoint,
@@ -175,19 +173,29 @@ class _RiseWindow:
             end=time.end,
             slow_s=time.slow_s,
             usual_s=mean_s(usual),
-            requests=len(slow),
+            requests=time.requests,
             cause=cause,
             words=" ".join(words),
             facts=facts | lengths,
             advice=advice.text,
             runbook=advice.runbook,
-            also=also,
+            also=[one for one, _ in others],
             stages=shares.stages[:MOST_SHOWN],
             pools=shares.pools[:MOST_SHOWN],
             replicas=shares.replicas[:MOST_SHOWN],
             tenants=shares.tenants[:MOST_SHOWN],
             reasons=shares.reasons[:MOST_SHOWN],
         )
+
+    def _cause(
+        self, time: SlowTime, samples: _Samples, usual: _Samples
+    ) -> tuple[RiseShares, RiseCause]:
+        """The shares of the added time, and the cause that they tell."""
+        span = time.begin, time.end
+        slow = [one for one in samples if is_in(one.at, span)]
+        shares = shares_of(slow, usual, sent_loads(self.everything, span, self.slow_times))
+        fresh = _are_new(slow, samples, shares.pools[0].name, time.begin)
+        return shares, cause_of(len(slow), shares, fresh=fresh)
 
     def _lengths(self, cause: RiseCause, span: Span) -> dict[str, str]:
         """What was longer of all endpoints, as far as it concerns the pool: they share it."""
@@ -228,7 +236,7 @@ def _are_new(slow: _Samples, samples: _Samples, pool: str, begin: float) -> bool
 
 
 def _took(time: SlowTime, usual: _Samples) -> str:
-    now, before = rounded_time(time.slow_s), rounded_time(mean_s(usual))
+    now, before = exact_time(time.slow_s), exact_time(mean_s(usual))
     few = f" in the mean of only {len(usual)}" if len(usual) < _FEW else ""
     return f"{now} in the mean of {time.requests:,} requests instead of {before}{few}"
 
@@ -239,7 +247,7 @@ def _also(one: SlowTime, shown: SlowTime) -> str:
     when = (
         f"{long_time(apart)} before" if apart > 0 else f"{long_time(one.begin - shown.end)} later"
     )
-    took = f"{rounded_time(one.slow_s)} in the mean of {one.requests:,} requests"
+    took = f"{exact_time(one.slow_s)} in the mean of {one.requests:,} requests"
     return f"It was high {when}, too, for {long_time(one.end - one.begin)}: {took}."
 
 

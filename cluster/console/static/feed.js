@@ -7,7 +7,7 @@ const MOST_ROWS = 400;
 const SILENT_MS = 10000;
 
 /** The state as the router tells it. */
-export const state = { series: {}, rows: [], skipped: 0, replicas: {}, running: { rows: [], count: 0, waiting: 0, stalled: 0 }, links: [], rises: [], tenants: {}, served: {}, canaries: [], missing: [], routers: {}, settings: { endpoints: {} }, cluster: {}, chart: { window_s: 0, step_s: 1 }, words: { stages: {}, reasons: {}, no_rise: "" }, now: 0 };
+export const state = { series: {}, rows: [], skipped: 0, replicas: {}, running: { rows: [], count: 0, waiting: 0, stalled: 0 }, links: [], rises: [], tenants: {}, served: {}, canaries: [], missing: [], routers: {}, settings: { endpoints: {} }, cluster: {}, chart: { window_s: 0, step_s: 1 }, words: { stages: {}, reasons: {}, no_rise: "" }, since: 0, now: 0 };
 
 /** Follows the feed for ever; `changed(names)` is called after each event, `told(text, live)` on changes of the connection. */
 export async function follow(changed, told) {

@@ -16,8 +16,8 @@ export function count(value) {
   return value === undefined || value === null ? "–" : Math.round(value).toLocaleString("en");
 }
 
-/** A long time in words. */
-export const lasting = (value) => `${Math.round(value / 60)} minutes`;
+/** A long time as text: 95 s, and from 3 minutes on 5 min; as `long_time` of cluster/display_text.py. */
+export const lasting = (value) => (value < 180 ? `${value.toFixed(0)} s` : `${(value / 60).toFixed(0)} min`);
 
 /** Bytes per second. */
 export function rate(value) {

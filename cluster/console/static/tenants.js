@@ -35,7 +35,9 @@ function update(child, one, whole) {
   say(refused, count(one.refused));
   refused.classList.toggle("problem", one.refused > 0);
   say(waiting, count(one.waiting_requests));
-  const rate = `${count(one.tokens / state.chart.window_s)} tokens/s`;
+  // A young cluster was not observed for the whole window.
+  const observed_s = Math.max(1, Math.min(state.chart.window_s, state.now - state.since));
+  const rate = `${count(one.tokens / observed_s)} tokens/s`;
   fill(share, whole ? `${percent(one.tokens / whole)}, ${count(one.tokens)} tokens, ${rate}` : "–", one.tokens, whole, "line-0");
   CAPS.forEach((name, index) => {
     if (one.caps === undefined) return fill(caps[index], "–", 0, 0, "line-0");

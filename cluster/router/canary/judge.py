@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from cluster.config.canary import MOST_REQUESTS, CanaryConfig, GuardConfig
+from cluster.display_text import exact_time
 
 Arm = Literal["stable", "canary"]
 
@@ -84,7 +85,7 @@ def verdict(guard: GuardConfig, stable: ArmStats, canary: ArmStats) -> str | Non
         return None
     if canary.ttft_p95_s > guard.ttft_p95_ratio * stable.ttft_p95_s:
         return (
-            f"TTFT p95 was {canary.ttft_p95_s:.3f} s of {canary.timed} requests, "
-            f"{stable.ttft_p95_s:.3f} s elsewhere"
+            f"TTFT p95 was {exact_time(canary.ttft_p95_s)} of {canary.timed} requests, "
+            f"{exact_time(stable.ttft_p95_s)} elsewhere"
         )
     return None

@@ -46,6 +46,8 @@ def choice_row(
         known |= _of_steps(times.retired)
     if times.left_share_s:
         known["share_s"] = known.get("share_s", 0.0) + times.left_share_s
+    if times.left_prefill_share_s:
+        known["prefill_share_s"] = known.get("prefill_share_s", 0.0) + times.left_prefill_share_s
     if times.losses or first_plan is None:
         marks = _marks(times, assignment, first_plan, came_s, ended_s)
         known |= _of_failovers(times, marks, known.get("ttft_s"), known.get("ttlt_s"))

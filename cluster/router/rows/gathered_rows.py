@@ -39,6 +39,8 @@ _MOST_WHOLE = 4
 _MOST_FIRST_TOKENS = 2000
 # Bound: choices in one answer, which takes at most 4 MiB; further requests are without theirs.
 _MOST_CHOICES = 1500
+# Requests are divided by no less than that.
+_LEAST_OBSERVED_S = 1.0
 _FIRST_TOKENS = TypeAdapter(list[TtftSample])
 
 
@@ -48,7 +50,8 @@ class RowList:
 
     `first_tokens` are those of the last quarter of an hour, and `figures` those of each endpoint,
     where wanted. So are `tenants`, which may be named once by each router, and their `shares` (see
-    `busiest`). `silent` names the routers whose rows are missing, and says why.
+    `busiest`), and `observed_s`, the seconds of the filter's time that the rows cover. `silent`
+    names the routers whose rows are missing, and says why.
     """
 
     rows: list[Json]
@@ -58,6 +61,7 @@ class RowList:
     silent: Mapping[str, str] = field(default_factory=dict)
     tenants: list[TenantFigures] = field(default_factory=list)
     shares: Json = field(default_factory=dict)
+    observed_s: float = 0.0
 
 
 class GatheredRows:
@@ -113,6 +117,7 @@ class GatheredRows:
                 held=own.held,
                 figures=own.figures,
                 tenants=own.tenants,
+                observed_s=own.observed_s,
                 shares=json.dumps(own.shares).encode() if own.shares else b"",
                 first_tokens=_FIRST_TOKENS.dump_json(first_tokens) if first_tokens else b"",
             )
@@ -131,7 +136,13 @@ class GatheredRows:
         if not question.wanted.figures:
             return found
         figures, tenants = await asyncio.to_thread(_figures, wanted, rows)
-        return replace(found, figures=figures, tenants=tenants, shares=self._shares())
+        return replace(
+            found,
+            figures=figures,
+            tenants=tenants,
+            shares=self._shares(),
+            observed_s=_observed_s(wanted, row_clock() - self._store.since),
+        )
 
 
 def rows_question(wanted: RowFilter, *, for_console: bool = False) -> RowsQuestion:
@@ -164,6 +175,11 @@ _WITH_CHOICES: _Forms = (with_choices, with_blockers)
 def _figures(wanted: RowFilter, rows: _Rows) -> tuple[list[EndpointFigures], list[TenantFigures]]:
     chosen = replace(wanted, answered=False).chosen(rows)
     return figures_of(chosen), tenants_of(chosen)
+
+
+def _observed_s(wanted: RowFilter, held_s: float) -> float:
+    """The seconds that the rows of the filter cover, where all of the last `held_s` are held."""
+    return max(_LEAST_OBSERVED_S, min(held_s, wanted.since_s or held_s))
 
 
 def _listed(wanted: RowFilter, rows: _Rows, running: _Rows, forms: _Forms) -> list[Json]:
@@ -214,7 +230,7 @@ def _merged(
     """The rows of this router and the readable answers of the others."""
     rows, held = [named(row, name) for row in own.rows], own.held
     first_tokens, figures = list(own.first_tokens), [own.figures]
-    tenants, shares = list(own.tenants), own.shares
+    tenants, shares, observed_s = list(own.tenants), own.shares, own.observed_s
     slowest = question.wanted.slowest
     for router, answer in answers.items():
         try:
@@ -235,10 +251,12 @@ def _merged(
         held += answer.held
         figures.append(list(answer.figures))
         tenants, shares = [*tenants, *answer.tenants], both
+        observed_s = max(observed_s, answer.observed_s or question.wanted.since_s)
     rows.sort(key=lambda row: -rank(row, slowest=slowest))
     most = question.wanted.limit or LISTED_ROWS
     if question.wanted.request_id:
         rows = rows[: min(most, _MOST_WHOLE)]
     else:
         rows = _within_bound(rows[:most])
-    return RowList(rows, held, joined(figures), first_tokens, silent, tenants, shares)
+    known = first_tokens, silent, tenants, shares, observed_s
+    return RowList(rows, held, joined(figures), *known)

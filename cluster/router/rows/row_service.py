@@ -47,6 +47,7 @@ def _response(found: RowList) -> ListRequestsResponse:
         silent=found.silent,
         figures=found.figures,
         tenants=busiest(found.tenants, found.shares),
+        observed_s=found.observed_s,
     )
 
 

@@ -24,7 +24,8 @@ class StageTimes:
     prompt. `retired` is the end of its last decode call. `on_vacated` hears how long a cancelled
     choice kept its replicas. `prefill_share_s` is its share of the passes over its prompt, and
     `decode_waited_for` what its offered KV waited for. `left_share_s` is its share of the steps of
-    replicas that it left, or that worked for it when it was cancelled.
+    replicas that it left, or that worked for it when it was cancelled. `left_prefill_share_s`
+    is the same of prompts that these replicas did not finish.
 
     Of a choice that another router had, `stopped_s` is when it last went on there (monotonic), and
     `route` how its KV came.
@@ -52,6 +53,7 @@ class StageTimes:
     prefill_share_s: float = 0.0
     decode_waited_for: str = ""
     left_share_s: float = 0.0
+    left_prefill_share_s: float = 0.0
     stopped_s: float | None = None
     route: Route | None = None
     on_vacated: Callable[[float], None] | None = None

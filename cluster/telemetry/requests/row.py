@@ -45,7 +45,8 @@ class ChoiceRow:
     prefill_s: float | None = None
     """The time from `queue_s` to the sampled first token."""
     prefill_share_s: float | None = None
-    """Its part of the time of its passes; the prompts of a pass share it by their tokens."""
+    """Its part of the time of its passes; the prompts of a pass share it by their tokens. Of a
+    choice that was cancelled before its first token it is known once its replicas are free."""
     first_flush_s: float | None = None
     """The time from the sampled first token to the router."""
     ttft_s: float | None = None

@@ -109,12 +109,14 @@ class RequestStore:
 
     Of more than four times as many choices, the oldest rows keep two each: the one whose first
     token came last, and the one whose last token did. `running` makes the rows of the requests
-    that have not ended, as far as they came.
+    that have not ended, as far as they came. It holds rows from `since` on, a time of `row_clock`;
+    None: from now on.
     """
 
-    def __init__(self, most: int = MOST_ROWS) -> None:
+    def __init__(self, most: int = MOST_ROWS, since: float | None = None) -> None:
         self.running: Callable[[], list[RequestRow]] = list
         self._most = most
+        self._since = row_clock() if since is None else since
         self._rows: dict[int, RequestRow] = {}
         self._choices = 0
         self._last = 0
@@ -134,7 +136,9 @@ class RequestStore:
         self._rows[self._last] = row
         self._choices += len(row.choices)
         while len(self._rows) > self._most:
-            self._choices -= len(self._rows.pop(next(iter(self._rows))).choices)
+            gone = self._rows.pop(next(iter(self._rows)))
+            self._choices -= len(gone.choices)
+            self._since = max(self._since, gone.received_at + (gone.total_s or 0.0))
         while self._choices > _CHOICES_A_ROW * self._most and self._trimmed < self._last:
             self._trimmed += 1
             self._trim(self._trimmed)
@@ -147,6 +151,11 @@ class RequestStore:
             kept = tuple(one for one in row.choices if one is last or one is row.slowest)
             self._choices -= len(row.choices) - len(kept)
             self._rows[number] = replace(row, choices=kept)
+
+    @property
+    def since(self) -> float:
+        """Every request that ended later is held; a time of `row_clock`."""
+        return self._since
 
     @property
     def last(self) -> int:

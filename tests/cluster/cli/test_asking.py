@@ -20,7 +20,7 @@ def test_generate_streams_and_passes_the_sampling(
     flags = ["--max-tokens", "7", "--temperature", "0", "--stop", "a", "--stop", "b", "--timing"]
     code, out, err = run(capsys, "generate", "Hello", "--address", router.address, *flags)
     assert (code, out) == (0, "Good day\n")
-    assert err == "2 tokens in 0.50 s, the first after 250 ms\n"
+    assert err == "2 tokens in 500 ms, the first after 250 ms\n"
     (asked,) = router.inference.asked
     assert asked.text == "Hello"
     assert asked.sampling.max_tokens == 7

@@ -41,12 +41,13 @@ STATUS = router_pb2.StatusResponse(
 )
 
 
-def listed(rows=(), rises=(), silent=None, figures=(), tenants=()):
-    return ListedRequests(list(rows), list(rises), silent or {}, list(figures), list(tenants))
+def listed(rows=(), rises=(), silent=None, figures=(), tenants=(), observed_s=0.0):
+    known = list(rows), list(rises), silent or {}, list(figures), list(tenants)
+    return ListedRequests(*known, observed_s)
 
 
-def sections(rows=(), since_s=60.0, figures=(), tenants=(), status=STATUS):
-    found = sections_of(status, listed(rows, figures=figures, tenants=tenants), since_s)
+def sections(rows=(), since_s=60.0, status=STATUS, **more):
+    found = sections_of(status, listed(rows, **more), since_s)
     return {one.title.split(",")[0].split(" ")[0]: one for one in found}
 
 
@@ -64,7 +65,7 @@ def test_a_pool_is_the_sum_of_its_replicas():
 
 
 def test_endpoints_and_the_slowest_come_from_rows():
-    found = sections([brief(ROW), brief(REFUSED)], 4, figures_of([ROW, REFUSED]))
+    found = sections([brief(ROW), brief(REFUSED)], 4, figures=figures_of([ROW, REFUSED]))
     assert found["endpoints"].rows == [
         ("chat", "0.5", "1", "0", "610 ms", "610 ms", "50.0 ms", "50.0 ms"),
     ]
@@ -113,6 +114,19 @@ def test_tenants_have_their_share_and_the_rest_is_counted():
     assert max(map(len, top.as_text([found]).splitlines())) <= 80
 
 
+def test_rates_of_young_routers_are_over_the_time_that_these_have_seen():
+    tenants = [router_pb2.TenantFigures(tenant="acme", requests=40, tokens=900)]
+    figures = [router_pb2.EndpointFigures(endpoint="chat", requests=40)]
+    told = {"figures": figures, "tenants": tenants}
+    young, older = (sections(since_s=300.0, observed_s=age_s, **told) for age_s in (20.0, 0.0))
+    assert [one["endpoints"].rows[0][1] for one in (young, older)] == ["2.0", "0.1"]
+    assert [one["tenants"].rows[0][-2] for one in (young, older)] == ["45", "3"]
+    assert [one["tenants"].title for one in (young, older)] == [
+        "tenants, last 20 s",
+        "tenants, last 5 min",
+    ]
+
+
 def test_a_rise_is_told_in_words_and_by_question():
     facts = {"stage": "prefill itself (88%)", "pool": "prefill", "replica": "p-0", "tenant": "none"}
     words = "TTFT of chat has been high: " + 10 * "a word and another one, "
@@ -141,7 +155,7 @@ def test_what_to_do_about_a_rise_is_told_with_its_page_in_one_piece():
 def test_without_a_rise_it_says_so():
     first, *_ = sections_of(STATUS, listed(), 60.0)
     assert [row[2] for row in first.rows] == [
-        "TTFT did not rise at any endpoint in the last 15 minutes."
+        "TTFT did not rise at any endpoint in the last 15 min."
     ]
 
 

@@ -39,7 +39,7 @@ class ScriptedSource:
 
     def __init__(self):
         self.name = "router-0"
-        self.rows = RequestStore()
+        self.rows = RequestStore(since=NOW - 3600)
         self.views: list[RunningView] = []
         self.sections: dict[str, object] = {"replicas": {"prefill-0": {"waiting": 0}}}
         self.down = False

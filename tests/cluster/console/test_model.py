@@ -8,6 +8,7 @@ import time
 from array import array
 
 from cluster.console.model import ConsoleModel
+from cluster.console.peer_news import PeerNews, PeersTold
 from cluster.console.source import RunningView
 from cluster.telemetry.requests import row_clock as clock_of_rows
 from cluster.telemetry.requests.row_clock import row_clock
@@ -110,6 +111,20 @@ async def test_what_came_while_nobody_looked_is_counted_without_a_link():
     assert [one["request_id"] for one in whole["rows"]] == ["old", "new"]
     assert whole["words"]["stages"]["decode_admission"] == "decode admission"
     assert whole["words"]["reasons"]["kv_blocks"] == "KV blocks are short"
+
+
+async def test_it_tells_since_when_it_has_counted_every_request():
+    source = ScriptedSource()
+    source.rows = RequestStore(2, since=NOW - 600)
+    model = model_of(source)
+    await model.catch_up()
+    assert model.changes()["since"] == NOW - 600
+    for name in "abc":
+        source.rows.add(row(name, NOW - 60))
+    await model.catch_up()
+    assert model.changes()["since"] == NOW - 59, "the first row was gone before it was counted"
+    source.told = PeersTold((("router-1", PeerNews(0, 0, observed_s=300.0)),))
+    assert model.changes()["since"] == NOW - 300, "another router has seen more"
 
 
 def test_only_changes_are_sent_and_a_replica_that_left_is_named():

@@ -50,6 +50,7 @@ async def test_another_router_counts_what_this_one_counts():
     here.told = told(news)
     model = ConsoleModel(here, clock=lambda: NOW)
     changes = model.changes()
+    assert (news.observed_s, changes["since"]) == (3600.0, NOW - 3600)
     assert changes["series"] == expected["series"]
     assert first_tokens(changes) == 2
     assert changes["links"] == expected["links"] and changes["links"]
@@ -162,7 +163,7 @@ def test_fields_of_a_newer_version_are_ignored_and_those_of_an_older_one_missing
         {"answers": [asdict(TextLength(float("nan"), "acme", 7))]},
         {"answers": [asdict(TextLength(NOW, "acme", 7)) | {"tokens": 10**400}]},
         {"served": {}},
-        {"turned_away": [[float("nan"), "acme"]]},
+        {"tenant_refused": [[float("nan"), "acme"]]},
         {"rows": [ENDED | {"received_at": "late"}]},
         {"rows": [{}]},
         {"rows": [{"received_at": 1.0}]},

@@ -65,3 +65,16 @@ def test_each_prompt_of_a_pass_is_told_its_part_of_it():
             if not span.sequence.remaining:
                 turns.drop(span.sequence.owner)
     assert [one.passes for one in prompts] == pytest.approx([100 / 160, 60 / 160 + 1])
+
+
+def test_a_pass_that_computed_nothing_counts_for_its_prompts_and_teaches_nothing():
+    turns, prompts = PromptQueue(PromptOrder(160)), [prompt(f"{n}") for n in range(2)]
+    for one in prompts:
+        turns.add(one, 0.0)
+    spans = turns.take(0.0, lambda owner: prompts[int(owner)].remaining)
+    turns.begin(spans)
+    turns.advanced(spans, 0.16)
+    turns.end(spans, computed=False)
+    assert [one.pass_s for one in prompts] == pytest.approx([0.1, 0.06])
+    assert [one.passes for one in prompts] == [0.0, 0.0]
+    assert turns.order.cost.seconds(160) is None

@@ -57,6 +57,21 @@ def test_a_burst_of_a_tenant_that_is_over():
     assert rise.tenants[0].sent == "it sent nothing before"
 
 
+def test_another_slow_time_of_a_rise_has_its_own_cause():
+    samples = [
+        sample(at, 0.5 if at >= 780 and at % 2 else 0.1, replica=f"prefill-{at % 2}")
+        for at in range(900)
+    ]
+    for at in range(300, 360):
+        on = ({"tenant": "burst", "replica": f"prefill-{number % 2}"} for number in range(6))
+        samples += [sample(at, 0.6, "prefill_queue", **one) for one in on]
+    (rise,) = rises(sorted(samples, key=lambda one: one.at))
+    assert rise.cause.replica == "prefill-1" and [one.begin for one in rise.also] == [BEGIN + 300]
+    assert rise.words.endswith(
+        " requests. Then the added time was the prefill queue; burst sent more."
+    )
+
+
 def test_a_kv_pool_nearly_full():
     samples = [sample(at, 0.1) for at in range(600)]
     samples += [sample(at, 0.6, "admission", waited_for="kv_blocks") for at in range(600, 900)]

@@ -72,6 +72,12 @@ def test_slower_and_failing_is_never_better(requests, ttft_s, times):
     assert verdict(GUARD, stable, ArmStats(requests, requests, 0, None)) is not None
 
 
+def test_the_reason_has_times_as_every_screen_has_them():
+    slow = ArmStats(40, 0, 40, 1.25)
+    reason = verdict(GUARD, ArmStats(60, 0, 60, 0.61), slow)
+    assert reason == "TTFT p95 was 1.25 s of 40 requests, 610 ms elsewhere"
+
+
 @given(st.floats(0.02, 0.98), st.text(max_size=4))
 def test_a_share_is_drawn_by_request_and_the_same_everywhere(share, salt):
     here, there = (CanaryJudge(CanaryConfig("other", share), salt) for _ in range(2))

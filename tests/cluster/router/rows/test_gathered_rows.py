@@ -79,6 +79,31 @@ async def test_the_slowest_that_got_a_token_are_found_behind_many_refusals():
     assert sum(one.requests for one in found.figures) == 62, "of all requests"
 
 
+async def test_figures_are_of_the_time_for_which_the_oldest_router_has_rows():
+    now = row_clock()
+    young, old = (RequestStore(since=now - age_s) for age_s in (5.0, 120.0))
+    wanted = ListRequestsRequest(figures=True, since_s=300.0)
+    async with peers_of(other=other(old)) as (peers, _):
+        alone = await GatheredRows(young, None).answer(RowsQuestion(wanted=wanted))
+        both = await GatheredRows(young, peers).gather(RowsQuestion(wanted=wanted))
+        wanted.since_s = 60.0
+        last = await GatheredRows(young, peers).gather(RowsQuestion(wanted=wanted))
+    passed_s = row_clock() - now
+    assert 5.0 <= alone.observed_s <= 5.0 + passed_s
+    assert 120.0 <= both.observed_s <= 120.0 + passed_s
+    assert last.observed_s == 60.0
+    just = await GatheredRows(RequestStore(), None).answer(RowsQuestion(wanted=wanted))
+    assert just.observed_s >= 1.0
+
+
+async def test_a_router_that_does_not_tell_how_old_it_is_counts_as_old():
+    answer = PeerAnswer(rows=RowsAnswer())
+    wanted = RowsQuestion(wanted=ListRequestsRequest(figures=True, since_s=300.0))
+    async with peers_of(older=saying(lambda question: answer)) as (peers, _):
+        found = await GatheredRows(RequestStore(), peers).gather(wanted)
+    assert found.observed_s == 300.0
+
+
 @pytest.mark.parametrize(
     "bad",
     [

@@ -36,6 +36,17 @@ def test_the_oldest_rows_leave():
     assert [one.time_to_cancel_s for one in store] == [0.5, None]
 
 
+def test_it_tells_since_when_no_row_is_missing():
+    began = row_clock()
+    assert began <= RequestStore().since <= row_clock()
+    store = RequestStore(2, since=50.0)
+    for name, received_at in (("a", 100.0), ("b", 90.0), ("c", 95.0)):
+        store.add(row(name, received_at=received_at, total_s=7.0))
+    assert store.since == 107.0
+    store.add(row("d", received_at=130.0, total_s=7.0))
+    assert store.since == 107.0, "what ended before was gone already"
+
+
 def test_a_row_is_exchanged_as_long_as_it_is_held():
     store = RequestStore(1)
     gone, here = store.add(row("a")), store.add(row("b"))
