@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from redis import Redis
 
 from cluster.config.endpoints import EndpointConfig
 from cluster.config.schema import TandemConfig
@@ -47,7 +48,15 @@ def secret_file(tmp_path_factory):
 
 
 @pytest.fixture
-def config(redis, model, model_folder, secret_file) -> TandemConfig:
+def empty_redis(redis):
+    """Without the leases of members that an earlier test killed, which live for seconds."""
+    with Redis.from_url(redis.url) as client:
+        client.flushall()
+    return redis
+
+
+@pytest.fixture
+def config(empty_redis, model, model_folder, secret_file) -> TandemConfig:
     """A small cluster on free ports."""
     base = TandemConfig()
     return replace(
@@ -57,6 +66,6 @@ def config(redis, model, model_folder, secret_file) -> TandemConfig:
         router=replace(base.router, http_port=0, grpc_port=0),
         # However slow the machine is, nothing is refused for it.
         endpoints={"chat": EndpointConfig(ttft_budget_ms=60_000, itl_budget_ms=60_000)},
-        directory=replace(base.directory, url=redis.url),
+        directory=replace(base.directory, url=empty_redis.url),
         security=SecurityConfig(secret_file=str(secret_file)),
     )

@@ -5,7 +5,8 @@ Replicas share the event loop, each with an engine thread of its own.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -45,6 +46,18 @@ class LocalCluster:
 def in_use(replica: Replica) -> int:
     """Blocks and requests that a replica holds."""
     return replica.load().used
+
+
+def slow_steps(replicas: Iterable[Replica], seconds: float) -> None:
+    """Each decode step of these replicas takes longer by that, so that streams run for as long."""
+    for replica in replicas:
+        engine = replica.parts.model.engine
+
+        def slow(spans, forward=engine.forward):
+            time.sleep(seconds)
+            return forward(spans)
+
+        engine.forward = slow
 
 
 @asynccontextmanager

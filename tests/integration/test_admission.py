@@ -1,7 +1,6 @@
 """Admission on a real cluster: refused with a time, queued for capacity, nothing left behind."""
 
 import asyncio
-import time
 from dataclasses import replace
 
 import pytest
@@ -9,7 +8,7 @@ import pytest
 from cluster.config.endpoints import EndpointConfig
 from engine.errors import Overloaded
 from tests.eventually import eventually
-from tests.integration.local import cluster
+from tests.integration.local import cluster, slow_steps
 
 
 async def test_refused_requests_are_served_when_they_return(config):
@@ -71,24 +70,13 @@ async def test_replicas_report_to_the_router(config):
 
 def with_hasty(config, gap_ms):
     """Streams of the endpoint `hasty` are promised tokens at most so far apart."""
-    hasty = EndpointConfig(ttft_budget_ms=2000, itl_budget_ms=gap_ms)
+    hasty = EndpointConfig(ttft_budget_ms=10_000, itl_budget_ms=gap_ms)
     return replace(config, endpoints=config.endpoints | {"hasty": hasty})
-
-
-def slow_steps(replica, seconds):
-    """Each step of the replica's decode batch takes longer by that."""
-    forward = replica.parts.model.engine.forward
-
-    def slow(spans):
-        time.sleep(seconds)
-        return forward(spans)
-
-    replica.parts.model.engine.forward = slow
 
 
 async def test_an_endpoints_itl_is_what_its_streams_are_admitted_by(config):
     async with cluster(with_hasty(config, gap_ms=1)) as local:
-        slow_steps(local.decode[0], 0.005)
+        slow_steps(local.decode, 0.005)
         events = local.client.generate([1] * 50, max_tokens=900, ignore_eos=True)
         await anext(events)
         with pytest.raises(Overloaded, match="inter-token latency would be too long"):
@@ -101,7 +89,7 @@ async def test_an_endpoints_itl_is_what_its_streams_are_admitted_by(config):
 async def test_what_steps_take_is_learned_from_what_replicas_report(config):
     """They are guessed to take 2.4 ms, which would keep the gap."""
     async with cluster(with_hasty(config, gap_ms=20)) as local:
-        slow_steps(local.decode[0], 0.04)
+        slow_steps(local.decode, 0.04)
         events = local.client.generate([1] * 50, max_tokens=900, ignore_eos=True)
         await anext(events)
 

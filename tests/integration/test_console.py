@@ -16,7 +16,7 @@ from cluster.tenants.hashed_keys import hash_of
 from engine.errors import InvalidRequest, TandemError
 from tandem_client import Client
 from tests.eventually import eventually
-from tests.integration.local import OPERATOR_KEY, cluster
+from tests.integration.local import OPERATOR_KEY, cluster, slow_steps
 
 OPERATOR = {"authorization": f"Bearer {OPERATOR_KEY}"}
 LONG = {"max_tokens": 1500, "ignore_eos": True, "temperature": 0}
@@ -80,6 +80,7 @@ async def looking(client):
 
 async def test_a_request_is_seen_while_it_runs_and_when_it_has_ended(keyed):
     async with cluster(keyed) as local, asking(local) as client, looking(client) as feed:
+        slow_steps(local.decode, 0.003)  # it runs for seconds, and the feed tells twice a second
         await feed.until(lambda one: len(one.state["replicas"]) == 3)
         assert set(feed.state["replicas"]) == {"prefill-0", "decode-0", "router-0"}
         assert feed.state["cluster"]["launched"] is False
@@ -109,9 +110,10 @@ async def test_a_request_is_seen_while_it_runs_and_when_it_has_ended(keyed):
 
 async def test_an_operator_stops_a_request(keyed):
     async with cluster(keyed) as local, asking(local) as client:
+        slow_steps(local.decode, 0.01)
         async with Client(local.router.grpc_address, api_key="t") as tenant:
             stream = asyncio.create_task(tenant.complete([1] * 20, request_id="r-1", **LONG))
-            await eventually(lambda: local.router.router.in_flight.find("acme", "r-1"), 10)
+            await eventually(lambda: local.router.router.in_flight.find("acme", "r-1"))
             other = await client.post("/console/stop?id=r-1&tenant=beta")
             assert other.status_code == 404
             assert (await client.post("/console/stop?id=r-1&tenant=acme")).status_code == 200
@@ -133,7 +135,7 @@ async def test_replicas_are_ended_only_in_a_cluster_of_tandem_serve(keyed, how, 
         ended = "cluster.replica.end_signal.os.kill"
         monkeypatch.setattr(ended, lambda pid, number: asked.append(number.name))
         assert (await client.post(path)).status_code == 200
-        await eventually(lambda: asked, 5)
+        await eventually(lambda: asked)
         assert asked == [{"drain": "SIGTERM", "kill": "SIGKILL"}[how]]
         with pytest.raises(InvalidRequest, match="this is prefill-0"):
             local.prefill[0].end_process("decode-0", True)

@@ -12,7 +12,7 @@ from cluster.api import Tokens
 from cluster.telemetry.logging_setup import LineFormatter
 from engine.errors import NotFound, Overloaded
 from tests.eventually import eventually
-from tests.integration.local import cluster
+from tests.integration.local import cluster, slow_steps
 
 PACKAGES = ("cluster", "decode_pool", "engine", "kv_transfer", "prefill_pool")
 
@@ -125,10 +125,11 @@ async def test_a_request_that_waits_and_is_refused_tells_both(config, lines):
         config,
         kv=replace(config.kv, blocks=20),
         endpoints={
-            "chat": replace(config.endpoints["chat"], ttft_budget_ms=100, max_output_tokens=4000)
+            "chat": replace(config.endpoints["chat"], ttft_budget_ms=2000, max_output_tokens=4000)
         },
     )
     async with cluster(config) as local:
+        slow_steps(local.decode, 0.03)  # the blocks are free in 6 s at the earliest
         events = local.client.generate([3] * 100, max_tokens=200, ignore_eos=True)
         await anext(events)
         with pytest.raises(Overloaded):
