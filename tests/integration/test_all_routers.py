@@ -26,14 +26,16 @@ from protos.router_pb2 import ListRequestsRequest
 from protos.wire.secret import made
 from tandem_client import Client
 from tests.eventually import eventually
-from tests.integration.local import OPERATOR_KEY, cluster
+from tests.integration.local import OPERATOR_KEY, cluster, slow_steps
 from tests.integration.test_console import LONG, OPERATOR, asking, keyed, looking
 from tests.integration.test_frozen import member_process
 
 __all__ = ["keyed"]
-SHORT = {"max_tokens": 4}
+SHORT = {"max_tokens": 4, "ignore_eos": True}
+# So long does a step take where a request of `LONG` must not end by itself: then it takes 15 s.
+STEP_S = 0.01
 # The longest time between two events, and until a frozen router is named, on a busy machine.
-MOST_TICK_S, NAMED_S = 3.0, 8.0
+MOST_TICK_S, NAMED_S = 6.0, 12.0
 
 
 @asynccontextmanager
@@ -83,6 +85,7 @@ async def rows_at(router, **wanted):
 
 async def test_a_request_of_another_router_is_seen_and_stopped(config):
     async with two_routers(config) as (local, other), at(other) as client, looking(client) as feed:
+        slow_steps(local.decode, STEP_S)
         stream = asyncio.create_task(local.client.complete([1] * 20, request_id="r-1", **LONG))
         await feed.until(lambda one: one.state["running"]["rows"])
         (seen,) = feed.state["running"]["rows"]
@@ -119,6 +122,7 @@ async def test_charts_tenants_and_links_count_the_requests_of_all_routers_once(c
             assert ended(feed) == first_tokens(feed) == 7
         # Another page begins with the whole, and nothing counts twice.
         async with looking(client) as feed:
+            await feed.until(lambda one: ended(one) >= 7)
             for _ in range(3):
                 await feed.event()
             assert ended(feed) == first_tokens(feed) == 7
@@ -142,10 +146,16 @@ async def test_top_and_console_of_any_router_have_the_same_figures(config):
                 assert counts == {"default": (6 * 44, 6)}
                 # The routers give each other parts of the cap at any time.
                 assert re.fullmatch(r"0 of [\d,]+ running", found.tenants[0].cap)
-                status = await fetch_status(router.grpc_address, OPERATOR_KEY)
-                times = {one.id: (one.prefill_s, one.step_s, one.slow) for one in status.replicas}
-                await feed.until(lambda one, times=times: shown_times(one) == times)
+                # What a replica reports last may reach the two at different times.
+                async with asyncio.timeout(30):
+                    while (times := await status_times(router)) != shown_times(feed):
+                        await feed.event()
                 assert times["prefill-0"][0] > 0 < times["decode-0"][1]
+
+
+async def status_times(router):
+    status = await fetch_status(router.grpc_address, OPERATOR_KEY)
+    return {one.id: (one.prefill_s, one.step_s, one.slow) for one in status.replicas}
 
 
 def shown_times(feed):
@@ -216,7 +226,7 @@ async def test_nobody_is_asked_while_nobody_looks(config):
         async with looking(client):
             await eventually(lambda: "news of router-0" in names())
             assert "news of router-1" not in names(), "a router that is asked asks nobody"
-        await eventually(lambda: "news of router-0" not in names(), 10)
+        await eventually(lambda: "news of router-0" not in names())
 
 
 async def test_an_operators_key_is_needed_for_what_is_in_another_router(keyed):
@@ -224,8 +234,9 @@ async def test_an_operators_key_is_needed_for_what_is_in_another_router(keyed):
         two_routers(keyed) as (local, other),
         Client(local.router.grpc_address, api_key="t") as tenant,
     ):
+        slow_steps(local.decode, STEP_S)
         stream = asyncio.create_task(tenant.complete([1] * 20, request_id="r-1", **LONG))
-        await eventually(lambda: local.router.router.in_flight.find("acme", "r-1"), 10)
+        await eventually(lambda: local.router.router.in_flight.find("acme", "r-1"))
         for headers in ({}, {"authorization": "Bearer t"}, {"authorization": "Bearer guess"}):
             async with at(other, headers) as client:
                 for path in ("feed", "requests", "request?id=r-1"):
@@ -241,8 +252,9 @@ async def test_an_operators_key_is_needed_for_what_is_in_another_router(keyed):
 
 async def test_a_stranger_at_the_port_for_routers_stops_nothing(config):
     async with two_routers(config) as (local, _):
+        slow_steps(local.decode, STEP_S)
         stream = asyncio.create_task(local.client.complete([1] * 20, request_id="r-1", **LONG))
-        await eventually(lambda: local.router.router.in_flight.find("default", "r-1"), 10)
+        await eventually(lambda: local.router.router.in_flight.find("default", "r-1"))
         stop = StopQuestion(request_id="r-1", tenant="default", operator="mallory")
         host, _, port = local.router.peer_address.rpartition(":")
         reader, writer = await asyncio.open_connection(host, int(port))

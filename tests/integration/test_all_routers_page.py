@@ -10,7 +10,7 @@ from cluster.replica_record import ReplicaRecord
 from engine.errors import TandemError
 from tandem_client import Client
 from tests.e2e.browser import browser, needs_chromium, page_of
-from tests.integration.local import OPERATOR_KEY
+from tests.integration.local import OPERATOR_KEY, slow_steps
 from tests.integration.test_all_routers import two_routers
 from tests.integration.test_console import LONG
 
@@ -24,6 +24,7 @@ async def test_the_page_names_the_router_of_each_request_and_stops_it_there(conf
         browser() as chromium,
         page_of(chromium, f"http://{local.router.http_address}/#requests") as page,
     ):
+        slow_steps(local.decode, 0.04)  # they run for a minute, however slow the page is
         streams = [
             asyncio.create_task(one.complete([1] * 20, request_id=name, **LONG))
             for one, name in ((local.client, "here"), (there, "there"))

@@ -23,7 +23,7 @@ from engine.errors import (
 from kv_transfer.sender import HandOver
 from prefill_pool import loop
 from tests import exactness, tiny
-from tests.integration.local import LocalCluster, cluster, in_use
+from tests.integration.local import LocalCluster, cluster, in_use, slow_steps
 
 
 def small_pool(config, blocks, **prefill):
@@ -169,10 +169,12 @@ def requests_at_each_step(replica) -> list[int]:
 
 async def test_no_request_is_admitted_without_a_slot_in_the_decode_batch(config):
     """A request that finds none waits before its first token or is refused, not behind it."""
-    chat = EndpointConfig(ttft_budget_ms=1000, itl_budget_ms=1000)
+    # A request is told within 2 s, and those that run have their slots for 4 s.
+    chat = EndpointConfig(ttft_budget_ms=4000, itl_budget_ms=60_000)
     decode = replace(config.decode, max_batch=2)
     async with cluster(replace(config, decode=decode, endpoints={"chat": chat})) as local:
-        options = {"max_tokens": 400, "ignore_eos": True}
+        slow_steps(local.decode, 0.02)
+        options = {"max_tokens": 200, "ignore_eos": True}
         counts = requests_at_each_step(local.decode[0])
         running = [
             asyncio.create_task(local.client.complete([number + 1] * 30, **options))
@@ -185,7 +187,7 @@ async def test_no_request_is_admitted_without_a_slot_in_the_decode_batch(config)
         assert all("no slot for it" in one.message for one in refused)
         assert all(one.retry_after_s > 0 for one in refused)
         others = [one for one in ended if one not in refused]
-        assert all(one.summary.completion_tokens == 400 for one in others)
+        assert all(one.summary.completion_tokens == 200 for one in others)
 
 
 @pytest.mark.parametrize("tokens_seen", [0, 1, 5])
@@ -298,10 +300,11 @@ async def test_a_lost_replica_ends_its_requests_with_a_retryable_error_where_non
             async for event in events:
                 if isinstance(event, Tokens) and event.index > 2:
                     break
+        lost = local.decode[0].load().running
         await local.decode[0].stop()
         outcomes = await asyncio.gather(*(_drain(s) for s in streams), return_exceptions=True)
         failed = [error for error in outcomes if isinstance(error, BaseException)]
-        assert len(failed) == 2
+        assert 0 < len(failed) == lost < len(streams)
         assert all(getattr(error, "retryable", False) for error in failed)
         again = await local.client.complete("x", max_tokens=4, ignore_eos=True)
         assert again.summary.choices[0].decode_replica == "decode-1"
@@ -359,7 +362,7 @@ async def test_cancel_at_once_is_an_answer(config):
         await asyncio.sleep(0)
         assert await router.cancel("early", "default")
         with pytest.raises(Cancelled):
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 await first
         await local.idle()
 

@@ -20,7 +20,7 @@ from tests.integration.test_resume import GREEDY, LONG, PROMPTS, Stream
 
 NAME = "decode-9"
 # It is 1.2 to 1.4 s on an idle host. Without the mending it was 15 s.
-NOTICED_S = 8.0
+NOTICED_S = 12.0
 
 
 @pytest.fixture

@@ -22,6 +22,6 @@ async def test_front_ends_on_free_ports_are_found_by_the_routers_record(config):
         assert launcher.grpc_address == local.router.grpc_address
         assert launcher.http_address == local.router.http_address
         assert (await fetch_status(launcher.grpc_address, OPERATOR_KEY)).replicas
-        async with httpx.AsyncClient() as client:
+        async with httpx.AsyncClient(timeout=30) as client:
             answer = await client.get(f"http://{launcher.http_address}/healthz")
         assert answer.status_code == 200

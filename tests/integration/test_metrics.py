@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
 from dataclasses import replace
 
 import pytest
@@ -130,11 +131,13 @@ async def test_refusals_are_counted_once_with_their_reason(config, caplog):
     )
     with recorded() as page, caplog.at_level(logging.INFO, "cluster.telemetry.request_log"):
         async with cluster(config) as local:
+            began_s = time.monotonic()
             await ask(local, 1)
             events = local.client.generate([7] * 100, max_tokens=900, ignore_eos=True)
             await anext(events)
             with pytest.raises(Overloaded) as refused:
                 await ask(local, 2, request_id="late")
+            passed_s = time.monotonic() - began_s
             await events.aclose()
         assert page.value("tandem_refused_total", reason="router_full", endpoint="chat") == 1
         assert page.value("tandem_refused_total") == 1
@@ -146,7 +149,7 @@ async def test_refusals_are_counted_once_with_their_reason(config, caplog):
     # One runs, so there is capacity when it has stayed as long as the one before.
     (before,) = (row for row in rows if row.outcome == "ok")
     wait_s = refused.value.retry_after_s
-    assert wait_s != 1.0 and max(0.05, before.total_s) <= wait_s < before.total_s + 0.5
+    assert wait_s != 1.0 and max(0.05, before.total_s) <= wait_s <= max(0.05, passed_s)
 
 
 async def test_a_full_router_tells_the_batch_lane_when_it_has_capacity_for_it(config, monkeypatch):

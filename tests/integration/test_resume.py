@@ -93,7 +93,7 @@ async def test_streams_go_on_when_their_decode_replica_dies(config, model):
         assert moved and {one.decode_replica for one in choices} == {"decode-0"}
         assert all(one.failover_pause_s > 0 and one.recomputed_tokens > 50 for one in moved)
         assert not any(one.recomputed_tokens for one in choices if not one.failovers)
-        assert not in_use(local.decode[0]) and not in_use(local.prefill[0])
+        await eventually(lambda: not in_use(local.decode[0]) and not in_use(local.prefill[0]))
 
 
 async def test_moved_streams_go_on_while_the_survivor_s_own_run(config, model):
@@ -155,18 +155,18 @@ async def test_a_broken_link_costs_no_request(config, model):
     async with cluster(replace(config, kv=kv)) as local:
 
         async def cut():
-            while True:
+            # No stream may lose more, however long its KV is on its way.
+            for _ in range(failover.MOST_LOSSES):
                 for replica in local.prefill:
                     for link in replica.parts.prefill.sender._links._links.values():
                         link.end("cut by the test")
-                await asyncio.sleep(0.2)
+                await asyncio.sleep(0.02)
 
-        cutting = asyncio.create_task(cut())
         for _ in range(5):
+            cutting = asyncio.create_task(cut())
             streams = [Stream(local, prompt, **options) for prompt in PROMPTS]
-            await asyncio.gather(*(stream.task for stream in streams))
+            await asyncio.gather(cutting, *(stream.task for stream in streams))
             assert [one.ids for one in streams] == [expected(model, p, 12) for p in PROMPTS]
-        cutting.cancel()
         await local.idle()
 
 
@@ -215,9 +215,9 @@ async def test_failovers_have_a_bound(config, monkeypatch):
         stream = Stream(local, PROMPTS[0], **GREEDY)
         await stream.has(20)
         await die(busy(local.decode))
-        before = len(stream.ids)
-        await stream.has(before + 20)
-        await die(busy([one for one in local.decode if in_use(one) and one.heartbeat.running]))
+        (alive,) = (one for one in local.decode if one.heartbeat.running)
+        await eventually(lambda: in_use(alive))
+        await die(alive)
         with pytest.raises(ReplicaLost):
             await asyncio.wait_for(stream.task, 30)
 
@@ -235,7 +235,7 @@ async def test_nothing_is_sent_to_a_replica_that_left_after_an_outage(config, mo
         await eventually(lambda: watch.connected)
         leaving = local.decode[1]
         gone = asyncio.create_task(leaving.drain(20))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while watch.get("decode-1") is not None:
                 await ask(local, PROMPTS[1], max_tokens=3)
         while not gone.done():

@@ -13,11 +13,13 @@ from cluster.api import Progress, Started, Summary, Tokens
 from cluster.config.endpoints import FlushConfig
 from cluster.router import decode_progress
 from protos import prompt_reports
-from tests.integration.local import cluster
+from tests.integration.local import cluster, slow_steps
 
 MODES = ("tokens", "chunks", "progress", "whole")
 PROMPT = list(range(1, 40))
 COUNT = 40
+# A step takes longer, so that a busy machine keeps up with the pieces.
+STEP_S = 0.005
 OPTIONS = {"max_tokens": COUNT, "temperature": 0, "ignore_eos": True}
 
 
@@ -48,6 +50,7 @@ def text_of(events):
 
 async def test_every_mode_gives_the_same_text_in_its_own_pieces(modes, often):
     async with cluster(modes) as local:
+        slow_steps(local.decode, STEP_S)
         had = {mode: await events_of(local, mode) for mode in (*MODES, "delayed")}
         several = {mode: await events_of(local, mode, n=2) for mode in MODES}
         await local.idle()
@@ -78,6 +81,7 @@ async def test_every_mode_gives_the_same_text_in_its_own_pieces(modes, often):
 
 async def test_each_token_comes_by_itself_to_a_reader_that_keeps_up(modes):
     async with cluster(modes) as local:
+        slow_steps(local.decode, STEP_S)
         events = await events_of(local, "tokens")
         await local.idle()
     pieces = [event for event in events if isinstance(event, Tokens)]
@@ -112,6 +116,7 @@ async def test_over_http_text_that_is_kept_comes_in_one_chunk(modes, often):
         cluster(modes) as local,
         httpx.AsyncClient(base_url=f"http://{local.router.http_address}") as client,
     ):
+        slow_steps(local.decode, STEP_S)
         texts, had = {}, {}
         for mode in MODES:
             body = OPTIONS | {"prompt": PROMPT, "stream": True, "endpoint": mode}

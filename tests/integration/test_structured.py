@@ -16,6 +16,7 @@ from bench.core.json_schemas import make_schemas
 from engine.errors import InvalidRequest
 from engine.types.grammar import Grammar, choice_grammar
 from tests import tiny
+from tests.eventually import eventually
 from tests.integration.local import cluster
 from tests.integration.test_resumable import Read, two_routers
 from tests.integration.test_resumable import die as die_router
@@ -125,7 +126,7 @@ async def test_a_guided_stream_goes_on_on_another_router(config):
         await die_router(local.router)
         await asyncio.wait_for(read.task, 60)
         assert read.have == whole.have and read.finish == whole.finish
-        assert other.router.running == 0
+        await eventually(lambda: other.router.running == 0)
 
 
 async def test_guided_streams_that_are_preempted_go_on_as_they_were(config):

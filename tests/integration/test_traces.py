@@ -36,7 +36,7 @@ async def over_grpc(local: LocalCluster, traceparent: str) -> None:
 async def over_http(local: LocalCluster, traceparent: str) -> None:
     url = f"http://{local.router.http_address}/v1/completions"
     body = ASKED | {"model": local.router.router.model.name}
-    async with httpx.AsyncClient() as client:
+    async with httpx.AsyncClient(timeout=30) as client:
         answer = await client.post(url, json=body, headers={"traceparent": traceparent})
     assert answer.status_code == 200
 

@@ -137,7 +137,7 @@ async def test_a_first_version_does_not_wait(config):
     directory = Directory.of(config)
     replica = await Replica.start(config, "prefill", "alone", HOST, directory)
     try:
-        await asyncio.wait_for(replica.wait_for_version(60), 5)
+        await asyncio.wait_for(replica.wait_for_version(60), 30)
     finally:
         await replica.stop()
         await directory.close()
