@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import signal
 from collections.abc import Iterator
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -49,6 +51,24 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadScope
 def pytest_collection_finish() -> None:
     """What was imported stays, and is not looked through for garbage again and again."""
     settle()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def servers_end_soon() -> Iterator[None]:
+    """uvicorn looks at a server that is to end every tenth of a second; here ten times as often.
+
+    The tests end hundreds of servers, and wait each time.
+    """
+    try:
+        from uvicorn import server
+    except ImportError:  # an image for GPUs may not have it
+        yield
+        return
+    pause = asyncio.sleep
+    sooner = SimpleNamespace(**vars(asyncio) | {"sleep": lambda delay_s: pause(delay_s / 10)})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(server, "asyncio", sooner)
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -33,7 +33,6 @@ def _runs(pid: int, name: str) -> bool:
         (signal.SIGTERM, "raylet"),
         (signal.SIGHUP, "  ray"),
         (signal.SIGTERM, "  serve"),
-        (signal.SIGTERM, "  router 1/1"),
         (signal.SIGINT, "  router 1/1"),
     ],
 )

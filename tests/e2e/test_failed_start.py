@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from tests.e2e.serving import START_TIMEOUT_S, begin
@@ -11,21 +9,13 @@ from tests.e2e.serving import START_TIMEOUT_S, begin
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 
-@pytest.mark.parametrize("fault", ["cut short", "missing shard"])
-def test_a_damaged_model_ends_the_start_with_the_reason(model, model_folder, tmp_path, fault):
+def test_a_damaged_model_ends_the_start_with_the_reason(model, model_folder, tmp_path):
     folder, log = tmp_path / "model", tmp_path / "serve.log"
     folder.mkdir()
     for path in model_folder.iterdir():
         (folder / path.name).write_bytes(path.read_bytes())
     weights = folder / "model.safetensors"
-    if fault == "cut short":
-        weights.write_bytes(weights.read_bytes()[:-100])
-        reason = "model.safetensors is cut short or damaged at "
-    else:
-        weights.rename(folder / "model-1.safetensors")
-        index = {"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}
-        (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-        reason = "names model-2.safetensors, which is not in model"
+    weights.write_bytes(weights.read_bytes()[:-100])
     process = begin("--model", str(folder), "--prefill-replicas", "0", log=log)
     try:
         assert process.wait(START_TIMEOUT_S) != 0
@@ -33,5 +23,5 @@ def test_a_damaged_model_ends_the_start_with_the_reason(model, model_folder, tmp
         process.kill()
         process.wait()
     text = log.read_text()
-    assert reason in text.splitlines()[-1]
+    assert "model.safetensors is cut short or damaged at " in text.splitlines()[-1]
     assert "Traceback" not in text and "\nready" not in text

@@ -14,9 +14,9 @@ from tests.integration.local import cluster
 from tests.integration.test_resumable import Read, die, undisturbed
 from tests.integration.test_resume import PROMPTS, SAMPLED
 
-OPTIONS = {**SAMPLED, "n": 2, "max_tokens": 16}
+OPTIONS = {**SAMPLED, "n": 2, "max_tokens": 8}
 WITHIN_S = 60.0
-# Started, Summary, and some of up to 32 with tokens: a busy machine merges these.
+# Started, Summary, and some of up to 16 with tokens: a busy machine merges these.
 FEWEST_EVENTS = 3
 
 

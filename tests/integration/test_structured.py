@@ -22,7 +22,7 @@ from tests.integration.test_resumable import Read, two_routers
 from tests.integration.test_resumable import die as die_router
 from tests.integration.test_resume import PROMPTS, Stream, busy, die
 
-SCHEMAS = make_schemas(300, seed=3)
+SCHEMAS = make_schemas(120, seed=3)
 _encode = tiny.make_tokenizer().backend_tokenizer.encode
 # The weights are random: without a bias few strings would end.
 CLOSING = {_encode(text).ids[0]: 12.0 for text in '"}],'} | {tiny.EOS: 12.0}

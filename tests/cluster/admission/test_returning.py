@@ -11,7 +11,7 @@ from cluster.admission.retry_schedule import RetrySchedule
 from tests.cluster.admission.burst import BUDGET_S, TICK_S
 from tests.cluster.admission.returning import Returning
 
-SEEDS = range(4)
+SEEDS = range(2)
 
 
 @cache

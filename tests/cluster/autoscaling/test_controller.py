@@ -145,5 +145,5 @@ class ScalingMachine(RuleBasedStateMachine):
 
 
 TestScaling = ScalingMachine.TestCase
-# Half of the usual: a step is up to four minutes, decided on twice a second.
-TestScaling.settings = settings(stateful_step_count=25)
+# Less than the usual: a step is up to four minutes, decided on twice a second.
+TestScaling.settings = settings(max_examples=40, stateful_step_count=25)
