@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -18,6 +19,9 @@ from cluster.deploy.child_processes import descendants
 _POLL_S = 0.5
 _END_S = 40.0
 _LEFTOVER_S = 10.0
+# Below the ports of outgoing connections, and above those that Ray's workers may have.
+_OWN_PORTS = range(20_000, 32_000)
+_TRIES = 100
 
 
 class NotReady(Exception):
@@ -91,10 +95,15 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 
 def free_port() -> int:
-    """A port on which no process listens now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port on which no process listens now; raises OSError where none is found.
+
+    It is none of those that the system gives to a process that asks for any port.
+    """
+    for port in random.SystemRandom().sample(_OWN_PORTS, _TRIES):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise OSError(f"{_TRIES} ports are taken")
 
 
 def _wait(server: ServerProcess, process: subprocess.Popen[bytes], log: Path) -> None:

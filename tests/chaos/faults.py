@@ -18,7 +18,7 @@ from typing import Literal
 from tests.eventually import eventually
 
 FaultKind = Literal["kill", "freeze", "slow", "cut", "partition"]
-SEEN_S = 10.0
+SEEN_S = 30.0
 # Short, longer than the limits of silence, and longer than a lease.
 LENGTHS_S = (0.3, 1.0, 2.5, 4.0)
 _PULSES, _PULSE_S, _REST_S = 12, 0.08, 0.04

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import socket
 import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -18,6 +17,7 @@ from pathlib import Path
 import torch
 import yaml
 
+from bench.systems.server_process import free_port
 from cluster.client.admin_client import fetch_status
 from cluster.config.endpoints import ENDPOINTS
 from engine.errors import TandemError
@@ -144,7 +144,7 @@ class RayTarget:
         process = self._serving.process
         try:
             await eventually(lambda: process.poll() is not None, _ENDED_S, _POLL_S)
-            await eventually(lambda: all(map(is_gone, below)), 10.0, _POLL_S)
+            await eventually(lambda: all(map(is_gone, below)), _ENDED_S, _POLL_S)
         except TimeoutError:
             left = [pid for pid in below if not is_gone(pid)]
             self._why = f"tandem serve did not end: {process.poll()}, {len(left)} processes"
@@ -219,9 +219,7 @@ def _config() -> dict[str, object]:
 
 def _free() -> str:
     """An address of this host with a port that is free."""
-    with socket.socket() as found:
-        found.bind((HOST, 0))
-        return f"{HOST}:{found.getsockname()[1]}"
+    return f"{HOST}:{free_port()}"
 
 
 def _command(pid: int) -> str:

@@ -17,7 +17,7 @@ from tests.chaos.web_clients import FRONT_ENDS, Clients
 TRIES = 4
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 async def test_nothing_is_lost_whatever_fails():
     outcomes = []
     async with members() as found, Clients(found.doors, found.http_doors) as clients:

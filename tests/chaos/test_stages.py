@@ -22,6 +22,7 @@ from tests.chaos.proxy import Proxy
 from tests.chaos.stages import BLOCKS, STAGES, opener_for, start
 from tests.kv_transfer.rig import (
     QUICK,
+    apart,
     eventually,
     linked,
     make_cache,
@@ -29,12 +30,13 @@ from tests.kv_transfer.rig import (
     same,
     sending,
     untouched,
-    with_transport,
 )
 
-# Death is seen within 1 to 1.5 s; the rest is for a busy machine.
-SEEN_S = 10.0
-START_S = 60.0
+# Death is seen within 1 to 5 s; the rest is for a busy machine.
+SEEN_S = 20.0
+START_S = 100.0
+
+pytestmark = pytest.mark.timeout(300)
 
 
 class Receiving:
@@ -99,7 +101,7 @@ async def children():
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 async def test_a_sender_that_dies_or_freezes_at_any_step(how):
-    config = with_transport("auto")
+    config = apart("auto")
     async with (
         children() as (processes, addresses),
         sending("survivor", config) as alive,
@@ -110,7 +112,7 @@ async def test_a_sender_that_dies_or_freezes_at_any_step(how):
         survivor = side.task(alive.peer, "early")
         handing = start(alive.sender, "early")
         for stage in STAGES:
-            await eventually(lambda stage=stage: side.reached(stage, stage), 20)
+            await eventually(lambda stage=stage: side.reached(stage, stage))
         died = time.monotonic()
         for process in processes.values():
             process.send_signal(how)
@@ -142,7 +144,7 @@ async def test_a_cut_cable_at_any_step(stage):
         alive.server.address = proxy.address
         side, peer = Receiving(receiver, cache), Peer("p0", proxy.address)
         task, handing = side.task(peer, stage), start(alive.sender, stage)
-        await eventually(lambda: side.reached("p0", stage), 20)
+        await eventually(lambda: side.reached("p0", stage))
         proxy.cut()
         with pytest.raises(TransferFailed):
             await asyncio.wait_for(task, SEEN_S)

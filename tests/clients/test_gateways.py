@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 
 import httpx
 import pytest
 
+from bench.systems.server_process import free_port
 from tests.eventually import wait_until
 
 KEY = "sk-of-this-test"
@@ -20,9 +20,7 @@ HELLO = [{"role": "user", "content": "What is prefill?"}]
 @pytest.fixture
 def litellm(serving, clients, tmp_path):
     """A LiteLLM proxy in front of the cluster; its address."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
+    port = free_port()
     model = {"model": "openai/demo", "api_base": serving.http, "api_key": "none"}
     config = {
         "model_list": [{"model_name": "front", "litellm_params": model}],

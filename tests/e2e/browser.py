@@ -18,7 +18,7 @@ DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
 # axe-core 4.14.1, compressed.
 _AXE = Path(__file__).parent / "axe" / "axe.min.js.xz"
 _RUN_AXE = "() => axe.run(document, {resultTypes: ['violations']})"
-_WAIT_MS = 15_000
+_WAIT_MS = 30_000
 
 
 @asynccontextmanager
@@ -28,7 +28,9 @@ async def browser() -> AsyncIterator[Any]:
 
     async with async_playwright() as driver:
         # A test may run as root in a container, where Chromium's sandbox does not start.
-        started = await driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        started = await driver.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox"], timeout=3 * _WAIT_MS
+        )
         try:
             yield started
         finally:

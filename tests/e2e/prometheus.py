@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import shutil
-import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,13 +15,14 @@ import httpx
 import pytest
 import yaml
 
+from bench.systems.server_process import free_port
 from tests.eventually import wait_until
 
 PROMETHEUS = shutil.which("prometheus")
 needs_prometheus = pytest.mark.skipif(
     PROMETHEUS is None, reason="there is no Prometheus: install it"
 )
-_START_S, _STOP_S = 20, 10
+_START_S, _STOP_S, _ANSWER_S = 60, 60, 60
 
 
 @dataclass(frozen=True)
@@ -68,9 +68,7 @@ def prometheus(config: dict[str, Any], folder: Path) -> Iterator[Prometheus]:
     """Start it with that configuration and its data in that folder, wait until it answers."""
     file, log = folder / "prometheus.yml", folder / "prometheus.log"
     file.write_text(yaml.safe_dump(config))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     command = [
         str(PROMETHEUS),
         f"--config.file={file}",
@@ -80,7 +78,7 @@ def prometheus(config: dict[str, Any], folder: Path) -> Iterator[Prometheus]:
     with log.open("w") as out:
         process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT)
     try:
-        with httpx.Client(base_url=f"http://{address}", timeout=10) as client:
+        with httpx.Client(base_url=f"http://{address}", timeout=_ANSWER_S) as client:
             server = Prometheus(client)
             wait_until(lambda: process.poll() is not None or server.is_ready(), _START_S)
             assert process.poll() is None, log.read_text()

@@ -13,7 +13,7 @@ from engine.errors import Unavailable
 from tests.e2e.browser import PHONE, needs_chromium, serious
 from tests.e2e.console_page import OPERATOR, PageSource, endpoint, replica, running, shown, tenant
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120), needs_chromium]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300), needs_chromium]
 ODD_NAMES = ("__proto__", "constructor", "toString")
 # Counts what each live region says.
 LISTEN = """() => {
@@ -180,7 +180,7 @@ async def test_the_answer_for_an_earlier_row_does_not_come_into_a_later_one():
     async with shown(source, hash="#requests") as one:
         body = one.page.locator("#request-body")
         await one.page.click("button[title=slow]")
-        await asyncio.wait_for(slow.wait(), 10)
+        await asyncio.wait_for(slow.wait(), 60)
         await one.page.keyboard.press("Escape")
         await one.page.click("button[title=fast]")
         await body.filter(has_text="request fast").wait_for()

@@ -17,7 +17,7 @@ from tests.e2e.meanwhile import meanwhile
 from tests.e2e.serving import serve
 from tests.eventually import eventually
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(480), needs_chromium]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), needs_chromium]
 BUDGETS = {"ttft_budget_ms": 600_000, "itl_budget_ms": 60_000}
 # The longest ITL of a legend, from one second on.
 LONG = re.compile(r"longest [1-9][\d.]* s")
@@ -43,7 +43,7 @@ FAILS = canary(0.5, 0.001, min_requests=5)
 
 def write(folder, name, endpoints):
     # A replica that stands still for a while is not taken for dead.
-    slow = {"kv": {"silence_s": 20}, "directory": {"lease_s": 15}}
+    slow = {"kv": {"silence_s": 60}, "directory": {"lease_s": 45}}
     config = {"endpoints": endpoints, "router": {"kv_overcommit": 100.0}} | slow
     path = folder / f"{name}.yaml"
     path.write_text(json.dumps(config))
@@ -87,7 +87,7 @@ async def test_a_stall_shows_while_it_lasts(serving):
     pid, begun = serving.pid_of(address), asyncio.Event()
     async with shown_at(serving, "requests") as page:
         answer = asyncio.create_task(stream(serving.http, begun))
-        await asyncio.wait_for(begun.wait(), 30)
+        await asyncio.wait_for(begun.wait(), 90)
         stall = page.locator("#running-rows td.problem", has_text="goes on")
         await stall.wait_for(state="detached")
         os.kill(pid, signal.SIGSTOP)
@@ -99,7 +99,7 @@ async def test_a_stall_shows_while_it_lasts(serving):
             await legend.wait_for()
         finally:
             os.kill(pid, signal.SIGCONT)
-        assert await asyncio.wait_for(answer, 60) > 100
+        assert await asyncio.wait_for(answer, 120) > 100
         assert await serious(page) == []
 
 
@@ -124,6 +124,7 @@ class Configuration:
         self.page = page
         self.serving = serving
         self.said = []
+        self.seen = set()
 
     async def text(self, selector):
         return await self.page.locator(selector).inner_text()
@@ -131,8 +132,10 @@ class Configuration:
     async def versions(self):
         """The versions with the replicas of each: routers, prefill, decode, leaving."""
         await self.page.wait_for_selector("#versions tbody tr")
-        found = await self.page.evaluate(CELLS, "#versions table")
-        return {row[0].split()[0]: tuple(map(int, row[1:])) for row in found}
+        cells = await self.page.evaluate(CELLS, "#versions table")
+        found = {row[0].split()[0]: tuple(map(int, row[1:])) for row in cells}
+        self.seen.add(frozenset(found))
+        return found
 
     async def roll_out(self, config, *more):
         """Run the command; note meanwhile what the page says. Returns its exit and output."""
@@ -142,7 +145,8 @@ class Configuration:
         while not task.done():
             step = self.page.locator("#rollout-steps [aria-current=step]")
             now = await step.all_inner_texts()
-            self.said.append(("".join(now), await self.text("#rollout"), await self.versions()))
+            self.said.append(("".join(now), await self.text("#rollout")))
+            await self.versions()
             await asyncio.wait([task], timeout=0.2)
         done = await task
         return done.returncode, done.stdout + done.stderr
@@ -168,11 +172,9 @@ async def test_rollouts_and_canaries_are_followed(serving, model_folder, tmp_pat
         assert code == 0, output
         new = re.search(r"(\w+) serves", output)[1]
         await shown.says("#rollout", f"^Version {new} serves")
-        assert any(step == "starting" and new in text for step, text, _ in shown.said)
-        # Replicas of the new version may be seen only when it serves.
-        both = [found for _, _, found in shown.said if set(found) == {old, new}]
-        assert both or set(await shown.versions()) == {old, new}
-        await eventually(lambda: is_alone(shown, new), 90, 0.5)
+        assert any(step == "starting" and new in text for step, text in shown.said)
+        await eventually(lambda: is_alone(shown, new), 180, 0.2)
+        assert frozenset((old, new)) in shown.seen
         await arms_have_figures(shown)
         assert await serious(page) == []
 

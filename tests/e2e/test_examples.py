@@ -22,7 +22,7 @@ import yaml
 
 from tests.e2e.serving import Serving, serve
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(420)]
 ROOT = Path(__file__).resolve().parents[2]
 HTTP, GRPC = "127.0.0.1:8000", "127.0.0.1:50051"
 ASKS = re.compile(rf"{HTTP}|{GRPC}|^\.venv/bin/tandem (?:chat|generate|status|batch)\b", re.M)
@@ -197,4 +197,4 @@ def test_a_generation_is_typed_into_a_websocket(reader):
         assert all(f'"{kind}"' in shown for kind in ("started", "tokens", "end")), shown
     finally:
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=30)
+        process.communicate(timeout=120)

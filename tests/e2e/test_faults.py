@@ -15,8 +15,8 @@ from bench.faults.cluster_faults import FAULTS
 from bench.faults.faulty_cluster import served
 from tests.eventually import eventually
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(420)]
-CALM_REQUESTS, CALM_S, NAMED_S = 100, 120, 150
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+CALM_REQUESTS, CALM_S, NAMED_S = 100, 180, 240
 
 
 @asynccontextmanager
@@ -36,7 +36,7 @@ async def on_the_page(cluster):
     url = f"http://127.0.0.1:{cluster.http_port}/console/feed"
     headers = {"Authorization": f"Bearer {cluster.operator_key}"}
     async with (
-        httpx.AsyncClient(timeout=30, headers=headers) as client,
+        httpx.AsyncClient(timeout=60, headers=headers) as client,
         client.stream("GET", url) as answer,
     ):
         assert answer.status_code == 200

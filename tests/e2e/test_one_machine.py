@@ -8,9 +8,8 @@ import re
 import signal
 import socket
 import stat
-import threading
 import time
-from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -20,17 +19,22 @@ from cluster.api import Tokens
 from cluster.deploy.orphan_guard import NAME
 from engine.errors import Unavailable
 from tandem_client import Client
+from tests.e2e.held import held
 from tests.e2e.serving import serve
 from tests.eventually import eventually, wait_until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(420)]
 PROMPT = [1] * 20
-OPTIONS = {"max_tokens": 600, "temperature": 0, "ignore_eos": True, "timeout_s": 240}
+OPTIONS = {"max_tokens": 1500, "temperature": 0, "ignore_eos": True, "timeout_s": 240}
 # Longer than the drain of ten seconds that once cut streams.
 HELD_S = 14.0
+# A busy machine may give little to a replica that is held.
+BEGINS_S, REPLACED_S, ENDS_S = 120, 120, 60
 CONFIG = """
-endpoints: {chat: {ttft_budget_ms: 600000, itl_budget_ms: 60000}}
-ray: {drain_s: 60}
+kv: {silence_s: 20}
+directory: {lease_s: 15}
+endpoints: {chat: {max_output_tokens: 2000, ttft_budget_ms: 600000, itl_budget_ms: 60000}}
+ray: {drain_s: 120}
 """
 
 
@@ -56,30 +60,6 @@ def gcs(serving):
     return next((pid for pid in serving.below() if name(pid) == "gcs_server"), None)
 
 
-@contextmanager
-def held(serving):
-    """Let the decode replica compute for a fiftieth of the time, so that its streams take long.
-
-    Each of its pauses is shorter than those for which routers take a replica as frozen.
-    """
-    address = next(one["address"] for one in serving.replicas() if one["role"] == "decode")
-    pid, free = serving.pid_of(address), threading.Event()
-
-    def hold():
-        while not free.wait(0.01):
-            os.kill(pid, signal.SIGSTOP)
-            free.wait(0.5)
-            os.kill(pid, signal.SIGCONT)
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    try:
-        yield
-    finally:
-        free.set()
-        thread.join()
-
-
 async def begun(client):
     """A stream with its first tokens, and the task that reads the rest."""
     events, got = client.generate(PROMPT, **OPTIONS), []
@@ -92,7 +72,7 @@ async def begun(client):
         return got
 
     task = asyncio.create_task(read())
-    await eventually(lambda: len(got) > 3)
+    await eventually(lambda: len(got) > 3 or task.done(), BEGINS_S)
     return task
 
 
@@ -115,26 +95,27 @@ async def test_nothing_listens_elsewhere_and_the_gcs_may_die(serving):
         # The new GCS knows the cluster: a replica that dies is replaced.
         decode = next(one for one in serving.replicas() if one["role"] == "decode")
         os.kill(serving.pid_of(decode["address"]), signal.SIGKILL)
-        await eventually(lambda: asyncio.to_thread(_replaced, serving, decode["id"]), 90, 0.5)
+        other = partial(asyncio.to_thread, _replaced, serving, decode["id"])
+        await eventually(other, REPLACED_S, 0.5)
         assert await (await begun(client)) == expected
 
     below = serving.below()
     wait_until(lambda: NAME in map(name, serving.below()))
     serving.process.kill()
-    serving.process.wait(10)
-    wait_until(lambda: not any(map(name, below)), 15)
+    serving.process.wait(ENDS_S)
+    wait_until(lambda: not any(map(name, below)), ENDS_S)
 
 
 async def test_a_stream_outlives_sigterm_as_long_as_the_drain(serving):
     session = _session(serving)
-    async with Client(serving.grpc) as client, httpx.AsyncClient() as http:
+    async with Client(serving.grpc) as client, httpx.AsyncClient(timeout=60) as http:
         expected = await (await begun(client))
         with held(serving):
             stream = await begun(client)
             serving.process.send_signal(signal.SIGTERM)
             began_s = time.monotonic()
             health = f"{serving.http.removesuffix('/v1')}/healthz"
-            await eventually(lambda: _is_ending(http, health), 10, 0.1)
+            await eventually(lambda: _is_ending(http, health), poll_s=0.1)
             with pytest.raises(Unavailable) as refused:
                 await client.complete(PROMPT, max_tokens=2)
             assert refused.value.retry_after_s > 1
@@ -142,10 +123,10 @@ async def test_a_stream_outlives_sigterm_as_long_as_the_drain(serving):
             answer = await http.post(f"{serving.http}/completions", json=body)
             assert answer.status_code == 503
             assert int(answer.headers["retry-after"]) > 1
-            await eventually(lambda: time.monotonic() - began_s > HELD_S, HELD_S + 5, 0.1)
+            await eventually(lambda: time.monotonic() - began_s > HELD_S, 2 * HELD_S, 0.1)
             assert not stream.done()
         assert await stream == expected
-    assert serving.process.wait(60) == 0
+    assert serving.process.wait(ENDS_S) == 0
     assert not session.exists()
 
 
@@ -153,7 +134,7 @@ async def _gcs_killed(serving):
     """Kill the GCS, and wait for the next one."""
     before = gcs(serving)
     os.kill(before, signal.SIGKILL)
-    await eventually(lambda: gcs(serving) not in (None, before), 30, 0.1)
+    await eventually(lambda: gcs(serving) not in (None, before), REPLACED_S, 0.1)
 
 
 def _replaced(serving, replica_id):
@@ -169,7 +150,7 @@ async def _is_ending(http, health):
 def _warned_of_a_stranger(serving):
     """A replica refuses a connection without the secret, and the operator's terminal says so."""
     host, _, port = serving.replicas()[0]["address"].rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=10) as stranger:
+    with socket.create_connection((host, int(port)), timeout=60) as stranger:
         stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
         stranger.recv(1)
     warning = "warning protos.wire.refusals connections were refused"

@@ -18,7 +18,7 @@ from tests.e2e.serving import serve
 from tests.e2e.steady_load import KINDS, SteadyLoad
 from tests.eventually import eventually
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(480)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 # However slow the machine is: nothing is refused, nobody is taken for dead, every stream may end.
 CONFIG = """
@@ -31,7 +31,7 @@ endpoints: {chat: {max_output_tokens: 2048, ttft_budget_ms: 600000, itl_budget_m
 """
 ROLES = ("prefill", "decode", "router")
 PLACES = dict.fromkeys(ROLES, 2)
-REPLACED_S = 120
+REPLACED_S = 180
 
 
 @pytest.fixture
@@ -55,7 +55,10 @@ async def members(serving):
 
 async def processes(serving):
     """A process of each role that serves; none while a router does not know all of them."""
-    status = await fetch_status(serving.grpc)
+    try:
+        status = await fetch_status(serving.grpc)
+    except TandemError:  # a busy router may be late
+        return {}
     pools = [one for one in status.replicas if one.role != "router"]
     found = [(one.role, serving.pid_of(one.address)) for one in pools]
     found += [("router", pid) for pid in serving.pids_of(serving.grpc)]

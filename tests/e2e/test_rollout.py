@@ -20,7 +20,7 @@ from tests import tiny
 from tests.e2e.serving import serve, stop
 from tests.eventually import eventually
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(480)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 # However slow the machine is: nothing is refused, nobody is taken for dead, every stream may end.
 CONFIG = """
@@ -35,6 +35,7 @@ endpoints: {{chat: {{max_output_tokens: 2048, ttft_budget_ms: 600000, itl_budget
 LONG, SHORT, PROMPT = (40, 1500), (12, 24), (900, 8)
 KINDS = (LONG, SHORT, PROMPT)
 RATE = 2.0
+ANSWERED_S = 120
 
 
 @dataclass
@@ -55,6 +56,8 @@ class Load:
         self.answered = []
         self.texts = []
         self.enough = asyncio.Event()
+        # Set amid the answer of a first long stream.
+        self.amid = asyncio.Event()
 
     async def one(self, client, kind):
         prompt, _ = self.expected["old"][kind]
@@ -64,6 +67,8 @@ class Load:
             if isinstance(event, Tokens):
                 assert event.index == len(got)
                 got += [token.token for token in event.tokens]
+                if len(got) > LONG[1] / 2:
+                    self.amid.set()
         self._note(kind, got, began_s)
 
     async def over_http(self, url):
@@ -105,11 +110,16 @@ class Load:
 
     @asynccontextmanager
     async def running(self, client):
-        """Long streams one after the other, and others as they come; all end, or the test fails."""
+        """Long streams one after the other, and others as they come; all end, or the test fails.
+
+        Streams that begin together end together, too. So some begin amid the answers of others.
+        """
         async with asyncio.TaskGroup() as group:
             group.create_task(self.at_random(group, client))
-            for _ in range(3):
+            for _ in range(2):
                 group.create_task(self.again_and_again(client, LONG))
+            await self.amid.wait()
+            group.create_task(self.again_and_again(client, LONG))
             yield group
             self.enough.set()
 
@@ -168,15 +178,16 @@ async def two_rollouts(serving, expected, folder, new_folder):
         old_text, _ = await load.over_http(serving.http)
         async with load.running(client) as group:
             # Two, so that one is under way at the change even where the other has just ended.
-            for _ in range(2):
-                group.create_task(load.over_http_again(serving.http))
-            await eventually(lambda: load.count("old") >= 10)
+            group.create_task(load.over_http_again(serving.http))
+            await eventually(lambda: any(one.kind == LONG for one in load.answered), ANSWERED_S)
+            group.create_task(load.over_http_again(serving.http))
+            await eventually(lambda: load.count("old") >= 10, ANSWERED_S)
             again = ("rollout", "--config", write(folder / "new.yaml"), "--model", str(new_folder))
             code, output = await command(serving, *again)
             assert code == 0, output
             switched_s = time.monotonic()
             # All that begins from here on is the new version's: the old one takes nothing new.
-            await eventually(lambda: load.count("new") >= 10)
+            await eventually(lambda: load.count("new") >= 10, ANSWERED_S)
             await load.one(client, SHORT)
             assert load.answered[-1].version == "new"
             other = write(folder / "other.yaml", max_batch=16)

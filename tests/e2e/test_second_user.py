@@ -93,7 +93,8 @@ async def test_a_second_user_gets_nothing(opened):
     serving, keyed = opened.serving, opened.key is not None
     targets = _targets(opened)
     _are_complete(targets, opened)
-    replicas, lines, began_s = serving.replicas(), _lines(opened), time.monotonic()
+    replicas = wait_until(lambda: _healthy(serving))
+    lines, began_s = _lines(opened), time.monotonic()
     tries = _tried(targets)
     refused_s = time.monotonic() - began_s
 
@@ -107,7 +108,7 @@ async def test_a_second_user_gets_nothing(opened):
     assert {one.got for one in private} == {"PermissionError"}
 
     # Nothing has changed, it serves, and its log is short.
-    assert _kept(serving.replicas()) == _kept(replicas)
+    assert _kept(wait_until(lambda: _healthy(serving))) == _kept(replicas)
     async with Client(serving.grpc, api_key=opened.key) as client:
         events = [event async for event in client.generate([1] * 20, **SETTINGS)]
     assert any(isinstance(event, Tokens) for event in events)
@@ -189,6 +190,12 @@ def _front_ends_are_closed(tries: list[Try], keyed: bool) -> None:
         assert {http[what] for what in asked} == {"401"}
 
 
+def _healthy(serving: Serving) -> list[dict[str, object]]:
+    """The replicas once all are healthy: on a busy machine one may be silent for a moment."""
+    found = serving.replicas()
+    return found if all(one["healthy"] for one in found) else []
+
+
 def _kept(replicas: list[dict[str, object]]) -> list[tuple[object, ...]]:
     """What no stranger may change."""
     return sorted((one["id"], one["role"], one["config"], one["healthy"]) for one in replicas)
@@ -204,7 +211,8 @@ def _are_counted(opened: Open) -> None:
     """The front end counts in the router. Replicas export through Ray, where keys close it."""
     (file,) = (opened.folder / "home" / ".tandem" / "run").iterdir()
     headers = {"Authorization": f"Bearer {file.read_text().strip()}"}
-    page = httpx.get(f"{opened.serving.http.removesuffix('/v1')}/metrics", headers=headers).text
+    url = f"{opened.serving.http.removesuffix('/v1')}/metrics"
+    page = httpx.get(url, headers=headers, timeout=60).text
     assert _refused(page, "http")
     if opened.key is None:
         wait_until(lambda: _refused(_pages(opened.serving), "internal"), COUNTED_S, 1.0)

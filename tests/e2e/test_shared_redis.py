@@ -45,7 +45,7 @@ async def test_keys_in_a_redis_with_tls_open_the_cluster(model, model_folder, tm
             opening = serve(*start, folder=tmp_path)
             serving = await asyncio.to_thread(stack.enter_context, opening)
             try:
-                async with httpx.AsyncClient(base_url=serving.http, timeout=30) as client:
+                async with httpx.AsyncClient(base_url=serving.http, timeout=60) as client:
 
                     async def status(key: str) -> int:
                         head = {"Authorization": f"Bearer {key}"}

@@ -13,9 +13,9 @@ from tandem_client import Client
 from tests.e2e.serving import serve
 from tests.eventually import eventually
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(480)]
 
-SLEEP_TIMEOUT_S = 60
+SLEEP_TIMEOUT_S = 120
 CONFIG = """
 kv: {blocks: 400}
 prefill: {replicas: 0}
@@ -59,12 +59,16 @@ async def asleep(serving):
     await eventually(lambda: asyncio.to_thread(is_so), SLEEP_TIMEOUT_S, poll_s=0.5)
 
 
+def is_well(serving):
+    """Asleep is well."""
+    return serving.tandem("status").returncode == 0
+
+
 async def sleep_and_wake(serving, expected):
     async with Client(serving.grpc) as client:
         for _ in range(2):
             await asleep(serving)
-            # Asleep is well.
-            assert (await asyncio.to_thread(serving.tandem, "status")).returncode == 0
+            await eventually(lambda: asyncio.to_thread(is_well, serving), SLEEP_TIMEOUT_S, 0.5)
             stages = await ask(client, expected)
             assert stages[0] == "starting"
             assert "starting" not in await ask(client, expected)

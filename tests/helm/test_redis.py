@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import socket
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import redis
 
+from bench.systems.server_process import free_port
 from cluster.deploy.embedded_redis import find_server
+from tests.eventually import wait_until
 from tests.helm.chart import objects, one
 
 PASSWORD = 'with a space, a " and a $HOME'
-START_S = 20.0
+START_S = 60.0
 
 
 @pytest.fixture
@@ -23,9 +24,7 @@ def port(tmp_path: Path) -> Iterator[int]:
     """A Redis on loopback with the chart's own files; without TLS, which a small build lacks."""
     values = {"tls": {"enabled": False}, "redis": {"embedded": {"disabledCommands": ["FLUSHALL"]}}}
     data = one(objects(values), "ConfigMap", "tandem-redis")["data"]
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        number = int(free.getsockname()[1])
+    number = free_port()
     settings = data["redis.conf"].replace("/data", str(tmp_path))
     (tmp_path / "redis.conf").write_text(f"{settings}port {number}\nbind 127.0.0.1\n")
     script = data["start.sh"].replace("/etc/redis/redis.conf", f"{tmp_path}/redis.conf")
@@ -34,16 +33,17 @@ def port(tmp_path: Path) -> Iterator[int]:
     env = {"REDIS_PASSWORD": PASSWORD, "PATH": "/usr/bin:/bin"}
     with subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL) as process:
         try:
-            until = time.monotonic() + START_S
-            while process.poll() is None and time.monotonic() < until:
-                with socket.socket() as tried:
-                    if tried.connect_ex(("127.0.0.1", number)) == 0:
-                        break
+            wait_until(lambda: process.poll() is not None or is_open(number), START_S)
             arguments = Path(f"/proc/{process.pid}/cmdline").read_bytes()
             assert PASSWORD.encode() not in arguments
             yield number
         finally:
             process.kill()
+
+
+def is_open(number: int) -> bool:
+    with socket.socket() as tried:
+        return tried.connect_ex(("127.0.0.1", number)) == 0
 
 
 def test_it_serves_holders_of_the_password_and_nobody_administers_it(port: int) -> None:

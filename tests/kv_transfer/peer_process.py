@@ -18,12 +18,11 @@ from kv_transfer.transports.fault_injection import Fault, FaultPlan, FaultyOpene
 from kv_transfer.transports.selection import open_channel
 from tests.kv_transfer.rig import (
     LAYOUT,
+    apart,
     make_cache,
-    over,
     receiving,
     same,
     sending,
-    with_transport,
 )
 
 BLOCKS = 24
@@ -40,9 +39,10 @@ def opener(slow_s: float) -> FaultyOpener:
 async def send(
     name: str, receiver: str, transfers: int, slow_s: float, transport: str = "gloo"
 ) -> None:
-    kind = over(transport)
-    cache = make_cache(seed=1, borrowed=kind["borrowed"])
-    async with sending(name, kind["config"], cache, opener(slow_s)) as side:
+    borrowed = transport == "borrowed"
+    cache = make_cache(seed=1, borrowed=borrowed)
+    config = apart("shared_memory" if borrowed else transport)
+    async with sending(name, config, cache, opener(slow_s)) as side:
         say(address=side.peer.address)
 
         async def one(index: int) -> None:
@@ -66,7 +66,7 @@ async def receive(
     transport: str = "gloo",
 ) -> None:
     source, target = make_cache(seed=1), make_cache()
-    async with receiving(name, with_transport(transport), target, opener(slow_s)) as (receiver, _):
+    async with receiving(name, apart(transport), target, opener(slow_s)) as (receiver, _):
         say(address="")
         blocks = list(range(BLOCKS))
 

@@ -39,7 +39,7 @@ LAYOUT = KvLayout(
     model_identity="m",
 )
 # Several frames for anything over two blocks, one layer with many blocks in parts.
-QUICK = TransferConfig(transport="gloo", frame_bytes=8192, io_timeout_s=2.0, connect_timeout_s=5.0)
+QUICK = TransferConfig(transport="gloo", frame_bytes=8192, io_timeout_s=5.0, connect_timeout_s=5.0)
 
 
 needs_nixl = pytest.mark.skipif(
@@ -220,14 +220,14 @@ async def linked(
         yield Pair(source, target, side.sender, receiver, side.peer, side.server)
 
 
-async def eventually(condition, timeout_s: float = 5.0) -> None:
+async def eventually(condition, timeout_s: float = 30.0) -> None:
     """Wait until it holds; fails if it never does."""
     async with asyncio.timeout(timeout_s):
         while not condition():
             await asyncio.sleep(0.01)
 
 
-def wait_until(condition, timeout_s: float = 10.0) -> bool:
+def wait_until(condition, timeout_s: float = 30.0) -> bool:
     """Wait on this thread until it holds; False if it does not in time."""
     deadline = time.monotonic() + timeout_s
     while not (met := condition()) and time.monotonic() < deadline:
@@ -260,6 +260,11 @@ class Admission:
 
 def with_transport(transport: str) -> TransferConfig:
     return replace(QUICK, transport=transport)
+
+
+def apart(transport: str) -> TransferConfig:
+    """Between processes, of which a busy host may let one stand still without its death."""
+    return replace(with_transport(transport), silence_s=4.0)
 
 
 def over(transport: str, config: TransferConfig = QUICK) -> dict[str, Any]:

@@ -58,5 +58,5 @@ async def test_a_join_without_end_is_given_up_in_its_time():
     async with linked(config, receiver_opener=never) as pair:
         began = time.monotonic()
         assert not await pair.receiver.open_ahead(pair.peer)
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < 15
         release.set()

@@ -14,7 +14,7 @@ from tests.kv_transfer.remote_peer import BLOCKS, CONFIG, LAYOUT, Amid, offered
 from tests.kv_transfer.rig import eventually, make_cache, needs_nixl, receiving, same, sending
 from tests.kv_transfer.test_processes import SEEN_S, START_S, children
 
-pytestmark = needs_nixl
+pytestmark = [needs_nixl, pytest.mark.timeout(300)]
 PEER = "tests.kv_transfer.remote_peer"
 WRITTEN = list(range(BLOCKS))
 

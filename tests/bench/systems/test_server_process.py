@@ -37,10 +37,15 @@ def _state(pid):
 
 
 def _wait_for(condition):
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def test_the_system_gives_a_free_port_to_no_other_process():
+    lowest, _ = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
+    assert all(free_port() < int(lowest) for _ in range(20))
 
 
 def test_a_frozen_server_stands_still_with_its_children_and_goes_on(tmp_path):

@@ -217,7 +217,7 @@ class RayHosts:
         """Who the router knows, and how they are."""
         return list((await self._status()).replicas)
 
-    async def whole(self, timeout_s: float = 60) -> float:
+    async def whole(self, timeout_s: float = 120) -> float:
         """Wait until the router has a healthy replica of each pool; returns how long it took."""
         return await self._eventually(self._whole, timeout_s, "a whole cluster")
 
@@ -230,7 +230,7 @@ class RayHosts:
 
         return await self._eventually(is_renewed, timeout_s, f"another one than {before}")
 
-    async def idle(self, timeout_s: float = 20) -> float:
+    async def idle(self, timeout_s: float = 60) -> float:
         """Wait until no replica holds anything: no request, and no block but cached ones."""
 
         async def is_idle() -> bool:

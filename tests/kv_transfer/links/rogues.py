@@ -33,7 +33,7 @@ CONFIG = replace(QUICK, transport="loopback", io_timeout_s=0.5)
 
 
 def channel_spec(prefix, rank):
-    return ChannelSpec("loopback", prefix, rank, HOST, torch.device("cpu"), 2.0, HashStore())
+    return ChannelSpec("loopback", prefix, rank, HOST, torch.device("cpu"), 30.0, HashStore())
 
 
 async def beat(send_heartbeat):

@@ -67,6 +67,7 @@ class TestDeadlines:
 
     async def test_the_receiver_stops_waiting_for_an_offer(self):
         async with linked() as pair:
+            await pair.move("warm", [0], [0])  # a link takes its time to open
             with pytest.raises(DeadlineExceeded, match="longer than"):
                 await pair.take("t", [1], timeout_s=0.3)
             await eventually(pair.idle)
@@ -75,6 +76,7 @@ class TestDeadlines:
 
     async def test_the_receiver_stops_waiting_for_blocks(self):
         async with linked() as pair:
+            await pair.move("warm", [0], [0])
             offer = pair.offer("t", [1])
             with pytest.raises(DeadlineExceeded):
                 await pair.take("t", [1], timeout_s=0.3, before_admit=asyncio.Event().wait)

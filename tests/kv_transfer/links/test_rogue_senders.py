@@ -164,7 +164,7 @@ async def test_a_silent_sender_counts_as_dead():
         started = asyncio.get_running_loop().time()
         with pytest.raises(LinkBroken, match="silent"):
             await receive()
-        assert 0.8 < asyncio.get_running_loop().time() - started < 2.5
+        assert 0.8 < asyncio.get_running_loop().time() - started < 9
 
 
 async def test_a_frame_that_never_comes_breaks_the_link():

@@ -83,14 +83,14 @@ class ChannelContract:
         for wait in waits:
             with pytest.raises(ChannelBroken):
                 wait(0.3)
-        assert time.monotonic() - started < 3
+        assert time.monotonic() - started < 20
 
     def test_a_receive_without_a_send_ends_in_time_and_breaks_the_channel(self, channels):
         _, receiver = channels
         started = time.monotonic()
         with pytest.raises(ChannelBroken):
             receiver.receive(blank(receiver, 100), 100)(0.3)
-        assert 0.2 < time.monotonic() - started < 3
+        assert 0.2 < time.monotonic() - started < 20
         with pytest.raises(ChannelBroken):
             receiver.receive(blank(receiver, 100), 100)(0.3)
 

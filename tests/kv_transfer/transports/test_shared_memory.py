@@ -144,7 +144,8 @@ def test_a_segment_ends_with_its_tensor():
     data = shared_tensor(1000)
     assert isinstance(segment_of(data)[0], SharedSegment)
     del data
-    assert descriptors() == before
+    # Threads of earlier tests may close theirs meanwhile.
+    assert descriptors() <= before
 
 
 def test_a_channel_leaves_no_descriptor(store):
@@ -181,7 +182,7 @@ def test_a_killed_peer_ends_a_wait_at_once_and_leaves_nothing(store, call):
             assert wait_until(partial(is_waiting, waiter, waiting))
             child.send_signal(signal.SIGKILL)
             with pytest.raises(ChannelBroken, match="gone"):
-                waiting.result(10)
+                waiting.result(60)
     finally:
         channel.close()
         child.kill()
@@ -200,7 +201,7 @@ def test_abort_frees_a_waiter(store):
         assert wait_until(lambda: is_waiting(waiter, waiting))
         receiver.abort()
         with pytest.raises(ChannelBroken, match="aborted"):
-            waiting.result(5)
+            waiting.result(60)
 
 
 def test_abort_drops_a_message_that_was_not_received_yet(store):
@@ -246,7 +247,7 @@ def test_a_waiting_thread_is_kept_off_the_core_of_its_peer(store):
         waiting = thread.submit(receiver.receive(blank(receiver, 10), 10), 30.0)
         assert wait_until(lambda: os.sched_getaffinity(waiter) == allowed - {peer})
         sending = sender.send(filled(sender, 10, 1))
-        waiting.result(10).taken()
+        waiting.result(60).taken()
         sending(5.0)
         assert os.sched_getaffinity(waiter) == allowed
 

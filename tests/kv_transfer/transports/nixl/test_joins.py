@@ -22,7 +22,7 @@ CPU = torch.device("cpu")
 class Store:
     """What both ends say, in this process."""
 
-    def __init__(self, timeout_s=5.0):
+    def __init__(self, timeout_s=30.0):
         self._values = {}
         self._changed = threading.Condition()
         self._timeout_s = timeout_s
@@ -62,7 +62,7 @@ def joined(*owns):
 
     def join(rank):
         try:
-            return channel.NixlChannel(spec(rank, store, owns[rank], 1.0))
+            return channel.NixlChannel(spec(rank, store, owns[rank], 30.0))
         except ChannelBroken as error:
             return error.message
 
