@@ -44,9 +44,9 @@ async def test_a_refusal_after_a_wait_has_its_decision_time(queue):
     """No sooner than it must be: until then there could have been capacity."""
     first = (await queue.enter(request()))[0]
     with pytest.raises(Refused) as refused:
-        await queue.enter(request(50, most=15500, budget_s=0.4))
+        await queue.enter(request(50, most=15500, budget_s=2.0))
     assert refused.value.reason == "kv_blocks"
-    assert refused.value.decided_s > 0.179
+    assert refused.value.decided_s > 0.9
     first.release()
 
 
@@ -94,8 +94,8 @@ async def test_a_request_behind_a_crowd_is_decided_in_time(pools, placement):
     crowd = [enter(queue, 100, most=9000, tenant="light", budget_s=600.0) for _ in range(40)]
     await eventually(lambda: queue.waiting == 40)
     with pytest.raises(Refused) as refused:
-        hopeless = queue.enter(request(100, most=9000, tenant="heavy", budget_s=0.4))
-        await asyncio.wait_for(hopeless, 20)
+        hopeless = queue.enter(request(100, most=9000, tenant="heavy", budget_s=2.0))
+        await asyncio.wait_for(hopeless, 30)
     assert refused.value.reason == "kv_blocks"
     await end(*crowd)
     light.release()
@@ -123,7 +123,7 @@ async def test_a_prompt_that_decode_has_cached_waits_for_no_one_at_prefill(pools
     await eventually(lambda: queue.waiting == 1)
     digests = [bytes([n]) * 8 for n in range(200)]
     placement.learn(pools.records["decode"][0], digests)
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(4):
         local = (await queue.enter(request(3210, digests=digests)))[0]
     assert local.plan.pair.local
     await end(waiting)

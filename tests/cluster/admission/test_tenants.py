@@ -69,7 +69,7 @@ async def test_requests_at_their_tenants_cap_delay_no_other():
     one = (await queue.enter(request(10, tenant="capped")))[0]
     waiting = [enter(queue, 10, tenant="capped") for _ in range(40)]
     await eventually(lambda: queue.waiting == 40)
-    other = await asyncio.wait_for(queue.enter(request(10, batch=True)), 2)
+    other = await asyncio.wait_for(queue.enter(request(10, batch=True)), 30)
     await end(*waiting)
     one.release()
     other[0].release()

@@ -143,12 +143,12 @@ class Router:
 
     def __enter__(self) -> Router:
         self._thread.start()
-        assert self._ready.wait(10)
+        assert self._ready.wait(30)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._loop.call_soon_threadsafe(self._end.set)
-        self._thread.join(10)
+        self._thread.join(30)
 
     def _run(self) -> None:
         asyncio.run(self._serve())

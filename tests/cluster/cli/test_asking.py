@@ -98,7 +98,7 @@ def test_a_reader_that_goes_away_ends_it_quietly(router: Router) -> None:
     process.stdout.close()
     with process.stderr:
         error = process.stderr.read()
-    assert process.wait(30) == 1
+    assert process.wait(60) == 1
     assert error == b""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -139,7 +140,8 @@ def test_a_rollout_and_status_tell_which_replicas_start(
     line = f"decode#b\N{REPLACEMENT CHARACTER}: {progress}"
     router.admin.starting = [starting]
     code, _, err = run(capsys, "rollout", "--address", router.address)
-    assert (code, err) == (0, f"rollout: 0 s, starting, {line}\n")
+    assert code == 0
+    assert re.fullmatch(rf"rollout: \d+ s, starting, {re.escape(line)}\n", err)
     router.admin.starting = [starting]
     _, out, _ = run(capsys, "status", "--address", router.address)
     assert out.endswith(f"\nstarting: {line}\n")
@@ -181,7 +183,7 @@ def test_an_interrupted_restart_says_that_it_goes_on(
     code, out, err = run(capsys, "restart", "--address", router.address)
     assert (code, out) == (130, "")
     told = "tandem: the restart goes on; `tandem status --json` tells how far it is\n"
-    assert err.removeprefix("restart: 0 s, between two routers\n") == told
+    assert re.sub(r"^restart: \d+ s, between two routers\n", "", err) == told
 
 
 def test_a_restart_is_a_rollout_of_what_runs(

@@ -246,13 +246,13 @@ def test_in_a_terminal_it_goes_on_until_it_is_ended(router: Router):
     environment = os.environ | {"COLUMNS": "120", "LINES": "50", "TERM": "xterm"}
     shown = subprocess.Popen([*command, "--every", "0.5"], stdout=terminal, env=environment)
     try:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while len(router.admin.wanted) < 3 and time.monotonic() < deadline:
             if select.select([main], [], [], 0.1)[0]:
                 os.read(main, 1 << 16)
         assert len(router.admin.wanted) >= 3
         shown.send_signal(2)
-        assert shown.wait(20) == 130
+        assert shown.wait(60) == 130
     finally:
         shown.kill()
         shown.wait()

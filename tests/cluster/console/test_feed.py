@@ -56,8 +56,8 @@ async def test_nothing_is_made_while_nobody_looks(feed, source):
     events = feed.watch(anybody)
     await anext(events)
     await events.aclose()
-    await eventually(lambda: feed.viewers == 0, 1)
-    await eventually(lambda: not [t for t in asyncio.all_tasks() if "console" in t.get_name()], 1)
+    await eventually(lambda: feed.viewers == 0)
+    await eventually(lambda: not [t for t in asyncio.all_tasks() if "console" in t.get_name()])
     asked = source.asked
     again = feed.watch(anybody)
     assert parsed(await anext(again))[0] == "whole"

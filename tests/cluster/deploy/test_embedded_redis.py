@@ -8,6 +8,7 @@ import signal
 import stat
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -59,8 +60,11 @@ def test_the_next_removes_the_folder_of_a_killed_parent_and_keeps_one_in_use(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(locked_folder, "_SWEEP_AGE_S", -1.0)
-    command = [sys.executable, "-c", PARENT]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
+    # Elsewhere it would remove folders that tests in other processes are about to lock.
+    folder = tempfile.mkdtemp(dir="/tmp")  # short enough for sockets
+    monkeypatch.setattr(tempfile, "tempdir", folder)
+    command, environment = [sys.executable, "-c", PARENT], os.environ | {"TMPDIR": folder}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as parent:
         assert parent.stdout is not None
         pid, url = parent.stdout.readline().split()
         left = Path(url.removeprefix("unix://")).parent
@@ -73,6 +77,7 @@ def test_the_next_removes_the_folder_of_a_killed_parent_and_keeps_one_in_use(
     assert Path(first.url.removeprefix("unix://")).exists()
     for server in (first, second):
         server.stop()
+    Path(folder).rmdir()
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])

@@ -21,6 +21,12 @@ from tests.cluster.discovery.members import SECRET, record
 from tests.eventually import eventually
 
 
+@pytest.fixture
+def lease_s() -> float:
+    """Some beats, so that a moment in which the machine is busy is no outage."""
+    return 1.2
+
+
 class Beats:
     """The load of a replica, which says how often it was asked for: once for each heartbeat."""
 
@@ -34,7 +40,7 @@ class Beats:
     async def more(self, beats: int) -> None:
         """Wait until so many more heartbeats were begun."""
         enough = self.count + beats
-        await eventually(lambda: self.count >= enough, 10)
+        await eventually(lambda: self.count >= enough)
 
 
 def missed_deadline(call: Callable[..., Awaitable[None]]) -> tuple[Any, asyncio.Event]:
@@ -55,10 +61,11 @@ async def test_heartbeats_keep_the_lease_and_carry_the_load(directory: Directory
     beats = Beats()
     heart = LeaseHeartbeat(directory, record(), beats, interval_s=0.1)
     heart.start()
-    await beats.more(8)  # two leases
-    (first,) = await directory.members()
+    await beats.more(20)  # more than a lease
+    (first,) = await eventually(directory.members)
     await heart.set_role("both")
-    (second,) = await directory.members()
+    await beats.more(2)
+    (second,) = await eventually(directory.members)
     assert second.load.waiting > first.load.waiting > 1
     assert (first.role, second.role) == ("prefill", "both")
     await heart.stop()
@@ -134,7 +141,7 @@ async def test_an_outage_is_survived_and_logged_once(
     await eventually(lambda: heart.connected and watch.connected)
     await beats.more(8)
     assert [member.id for member in watch.members()] == ["prefill#a"]
-    assert [member.id for member in await directory.members()] == ["prefill#a"]
+    assert [member.id for member in await eventually(directory.members)] == ["prefill#a"]
     assert len(changes) == 1
     messages = [
         entry.message for entry in caplog.records if entry.name == "cluster.discovery.heartbeat"
@@ -158,7 +165,7 @@ async def test_a_replica_that_dies_leaves_the_watch_when_its_lease_ends(
     heart.start()
     await eventually(lambda: watch.get("prefill#a") is not None)
     await heart.stop(remove=False)
-    await eventually(lambda: watch.members() == [], within_s=10)
+    await eventually(lambda: watch.members() == [])
     assert [bool(change.lost) for change in changes] == [False, True]
     await watch.stop()
 
@@ -198,7 +205,7 @@ async def test_a_heartbeat_stops_also_in_mid_call(directory: Directory, steps: i
     heart.start()
     for _ in range(steps):
         await asyncio.sleep(0)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await heart.stop()
     assert not heart.running
 
@@ -217,7 +224,7 @@ async def test_a_replica_that_leaves_after_an_outage_is_gone_at_once(
         await eventually(lambda: not watch.connected)
     await eventually(lambda: watch.connected)
     await hearts[1].stop()
-    await eventually(lambda: [one.id for one in watch.members()] == ["a"], within_s=10)
+    await eventually(lambda: [one.id for one in watch.members()] == ["a"])
     await hearts[0].stop()
     await watch.stop()
     await patient.close()
@@ -233,15 +240,15 @@ async def test_a_join_and_a_leave_outlast_a_missed_deadline(
     monkeypatch.setattr(directory, "remove", remove)
     with Frozen(server):
         joining = asyncio.create_task(join_directory(directory, record()))
-        await asyncio.wait_for(join_missed.wait(), 5)
+        await asyncio.wait_for(join_missed.wait(), 30)
         assert not joining.done()
-    await asyncio.wait_for(joining, 5)
+    await asyncio.wait_for(joining, 30)
     heart.start()
     with Frozen(server):
         await eventually(lambda: not heart.connected)
         leaving = asyncio.create_task(heart.stop())
-        await asyncio.wait_for(leave_missed.wait(), 5)
-    await asyncio.wait_for(leaving, 5)
+        await asyncio.wait_for(leave_missed.wait(), 30)
+    await asyncio.wait_for(leaving, 30)
     assert "prefill#a" in (await directory.census()).left
 
 

@@ -27,13 +27,14 @@ async def test_members_come_and_go(directory: Directory) -> None:
     assert await directory.members() == [record("b", "decode")]
 
 
+@pytest.mark.parametrize("lease_s", [2.0])
 async def test_a_lease_that_is_not_renewed_runs_out(
     directory: Directory, server: EmbeddedRedis
 ) -> None:
     await directory.register(record("kept"))
-    await directory.register(record("dead"))
     began_s = time.monotonic()
-    async with asyncio.timeout(5):
+    await directory.register(record("dead"))
+    async with asyncio.timeout(30):
         while await directory.members() != [record("kept")]:
             await directory.renew(record("kept"))
     assert time.monotonic() - began_s > directory.lease_s / 2

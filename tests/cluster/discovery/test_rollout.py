@@ -36,11 +36,6 @@ from tests.cluster.discovery.members import SECRET
 from tests.cluster.discovery.test_version_handover import record
 
 
-@pytest.fixture
-def lease_s():
-    return 30.0
-
-
 async def test_another_configuration_takes_over_where_the_old_one_was(directory) -> None:
     serve = Serve(directory)
     rollouts, state, lines = await rolled_out(directory, serve, OTHER)

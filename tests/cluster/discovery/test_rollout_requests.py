@@ -40,11 +40,6 @@ from tests.cluster.discovery.members import SECRET
 OLD_SEAL = RequestSeal(SECRET, "launcher", lambda: time.time() - MOST_AGE_S - 60)
 
 
-@pytest.fixture
-def lease_s():
-    return 30.0
-
-
 async def test_while_one_is_under_way_another_is_refused(directory) -> None:
     admin = admin_of(directory)
     request = received(router_pb2.RolloutRequest(configuration=document_of(RUNNING)))

@@ -66,10 +66,14 @@ async def test_a_lack_of_files_is_no_wait(caplog):
     held = []
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (free + 1, hard))
-        for until_s in (time.monotonic() + 1.5, time.monotonic() + 2.0):
-            while time.monotonic() < until_s:
+        slept_s, longest_s = time.monotonic(), 0.0
+        for until_s in (slept_s + 1.5, slept_s + 2.0):
+            while slept_s < until_s:
                 await asyncio.sleep(0.05)
-                assert connections.probe.lag_s < 0.9
+                # What the machine takes from this process is a wait, and no fault.
+                longest_s = max(longest_s, time.monotonic() - slept_s)
+                slept_s = time.monotonic()
+                assert connections.probe.lag_s < 0.9 + longest_s
             with suppress(OSError):  # from now on the probe's own end lacks a file, too
                 held.append(os.open("/dev/null", os.O_RDONLY))
     finally:
@@ -90,7 +94,7 @@ async def test_the_wait_for_a_busy_event_loop_is_seen_by_both_probes():
     connections = await SocketArrivals.start()
     try:
         for probe in (calls.probe, connections.probe):
-            await eventually(lambda probe=probe: probe.lag_s > 0, 30.0)
+            await eventually(lambda probe=probe: probe.lag_s > 0)
         longest = [0.0, 0.0]
 
         def blocked():
@@ -102,7 +106,7 @@ async def test_the_wait_for_a_busy_event_loop_is_seen_by_both_probes():
         # In every pass of the loop, so that no probe is read in the pass after it was sent.
         await eventually(blocked, 30.0, poll_s=0)
         calm = BLOCKED_S * 0.9
-        await eventually(lambda: max(calls.probe.lag_s, connections.probe.lag_s) < calm, 30.0)
+        await eventually(lambda: max(calls.probe.lag_s, connections.probe.lag_s) < calm)
     finally:
         await calls.stop()
         await connections.stop()

@@ -216,16 +216,17 @@ async def test_the_client_disconnects(generator, pause_s):
     call = inference_pb2_grpc.InferenceStub(channel).Generate(Request(text="a", request_id="r1"))
     await call.read()
     await channel.close()
-    await eventually(lambda: generator.closed == ["r1"], 10)
+    await eventually(lambda: generator.closed == ["r1"])
     await server.stop(0)
 
 
 async def test_the_clients_deadline_ends_the_request(stub, generator):
     generator.endless, generator.pause_s = True, 30.0
+    await stub.GetModel(inference_pb2.GetModelRequest())  # so that it is connected
     with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await events(stub, Request(text="a", request_id="r1"), timeout=0.2)
+        await events(stub, Request(text="a", request_id="r1"), timeout=1.0)
     assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-    await eventually(lambda: generator.closed == ["r1"], 10)
+    await eventually(lambda: generator.closed == ["r1"])
 
 
 async def test_a_call_whose_client_reads_nothing_ends(generator):
@@ -237,7 +238,7 @@ async def test_a_call_whose_client_reads_nothing_ends(generator):
             Request(text="a", request_id="r1")
         )
         await call.read()
-        await eventually(lambda: generator.closed == ["r1"], 20.0)
+        await eventually(lambda: generator.closed == ["r1"])
         call.cancel()
     await server.stop(0)
 

@@ -47,7 +47,7 @@ async def test_a_client_that_stops_reading_is_let_go(generator):
         opened(port, CHAT, HELLO | {"stream": True}) as (_, writer),
     ):
         writer.transport.pause_reading()
-        await eventually(lambda: len(generator.closed) == 1, 20.0)
+        await eventually(lambda: len(generator.closed) == 1)
 
 
 async def test_a_client_that_leaves_while_it_sends(generator):

@@ -318,7 +318,7 @@ async def test_a_closed_stream_cancels(client, generator):
     async for _ in stream:
         break
     await stream.close()
-    await eventually(lambda: len(generator.closed) == 1, 10)
+    await eventually(lambda: len(generator.closed) == 1)
 
 
 @pytest.mark.parametrize(

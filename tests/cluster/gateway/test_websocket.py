@@ -51,7 +51,7 @@ async def say(socket, document):
 async def until_ends(socket, count=1):
     """The messages by id, until so many of the generations have ended."""
     had: dict[str | None, list[dict]] = {}
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while count:
             message = json.loads(await socket.recv())
             had.setdefault(message.pop("id"), []).append(message)
@@ -160,7 +160,7 @@ async def test_a_cancel_ends_one_and_no_other(socket, generator):
     messages = (await until_ends(socket))["a"]
     assert messages[-1]["status"] == 499
     assert messages[-1]["error"]["code"] == "cancelled"
-    assert generator.closed == ["a"]
+    await eventually(lambda: generator.closed == ["a"])
     assert await failure_among(socket, {"type": "cancel", "id": "a"}) == ("a", 404)
     # The id is free again.
     await say(socket, TEXT | {"id": "a", "request_id": "c"})
@@ -170,7 +170,7 @@ async def test_a_cancel_ends_one_and_no_other(socket, generator):
 async def failure_among(socket, document):
     """The error that a message gets, whatever runs beside it."""
     await say(socket, document)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while (message := json.loads(await socket.recv()))["type"] != "error":
             pass
     return message["id"], message["status"]
@@ -187,7 +187,7 @@ async def test_the_end_of_the_socket_cancels_everything(generator, end):
             await socket.close()
         else:
             socket.transport.abort()
-        await eventually(lambda: len(generator.closed) == 5, 2.0)
+        await eventually(lambda: len(generator.closed) == 5)
     assert not generator.running
 
 
@@ -248,7 +248,9 @@ documents = values | st.dictionaries(names, values | st.sampled_from(["chat", "c
 
 @given(documents)
 @settings(
-    deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    deadline=None,
+    max_examples=60,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 async def test_every_message_gets_an_answer(socket, document):
     await say(socket, json.dumps(document))

@@ -17,16 +17,20 @@ from protos.wire.secret import ClusterSecret
 from tests.cluster.discovery.members import SECRET
 
 LIFE = StreamLife(running_s=60.0, keep_s=20.0)
-# A busy machine must not look like a Redis that is away, or like a dead router.
-TIMEOUT_S, LEASE_S = 1.0, 2.0
+# Seconds for a call, and a router's lease. A busy machine must not look like a Redis that is away,
+# or like a dead router. They are brief where a test waits for their ends.
+PATIENT, BRIEF = (10.0, 60.0), (1.0, 2.0)
 
 
 def store_at(
-    server: EmbeddedRedis, secret: ClusterSecret = SECRET, life: StreamLife = LIFE
+    server: EmbeddedRedis,
+    secret: ClusterSecret = SECRET,
+    life: StreamLife = LIFE,
+    deadlines: tuple[float, float] = PATIENT,
 ) -> JournalStore:
-    config = DirectoryConfig(url=server.url)
-    client = open_client(config, TIMEOUT_S, RedisTlsConfig(), text=False)
-    return JournalStore(client, secret, life, timeout_s=TIMEOUT_S, lease_s=LEASE_S)
+    timeout_s, lease_s = deadlines
+    client = open_client(DirectoryConfig(url=server.url), timeout_s, RedisTlsConfig(), text=False)
+    return JournalStore(client, secret, life, timeout_s=timeout_s, lease_s=lease_s)
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +49,15 @@ async def raw(server: EmbeddedRedis) -> AsyncIterator[Any]:
 
 
 @pytest.fixture
-async def store(server: EmbeddedRedis, raw: Any) -> AsyncIterator[JournalStore]:
-    store = store_at(server)
+def deadlines() -> tuple[float, float]:
+    """Those of `store`."""
+    return PATIENT
+
+
+@pytest.fixture
+async def store(
+    server: EmbeddedRedis, raw: Any, deadlines: tuple[float, float]
+) -> AsyncIterator[JournalStore]:
+    store = store_at(server, deadlines=deadlines)
     yield store
     await store.close()

@@ -115,11 +115,11 @@ class RouterOfTest:
         return stream, client
 
     async def wrote(self, client: Client, count: int) -> None:
-        await eventually(lambda: len(client.ids) >= count, 10)
+        await eventually(lambda: len(client.ids) >= count)
 
     async def wrote_events(self, client: Client, count: int) -> None:
         """Wait for so many events after Started."""
-        await eventually(lambda: len(client.events) > count, 10)
+        await eventually(lambda: len(client.events) > count)
 
 
 @asynccontextmanager
@@ -128,7 +128,7 @@ async def running(store: JournalStore, name: str) -> AsyncIterator[RouterOfTest]
     writer = JournalWriter(store, name, cancelled.append)
     task = asyncio.create_task(writer.run())
     try:
-        await eventually(lambda: not writer.suspended, 10)
+        await eventually(lambda: not writer.suspended)
         yield RouterOfTest(store, writer, cancelled)
     finally:
         task.cancel()

@@ -16,7 +16,7 @@ from cluster.deploy.embedded_redis import EmbeddedRedis
 from cluster.journal.store import JournalStore
 from engine.errors import NotFound
 from tests.cluster.discovery.frozen import Frozen
-from tests.cluster.journal.conftest import store_at
+from tests.cluster.journal.conftest import BRIEF, PATIENT, store_at
 from tests.cluster.journal.streams import (
     STARTED,
     running,
@@ -25,6 +25,11 @@ from tests.cluster.journal.streams import (
     tokens,
 )
 from tests.eventually import eventually
+
+
+@pytest.fixture
+def deadlines() -> tuple[float, float]:
+    return BRIEF
 
 
 async def test_streams_go_on_while_redis_stands_still(
@@ -48,9 +53,9 @@ async def test_streams_go_on_while_redis_stands_still(
             late, late_client = router.open()
             late.put(tokens(0))
             assert late_client.events == [STARTED, Resumability(suspended=True), tokens(0)]
-        await eventually(lambda: client.suspensions == [True, False], 10)
-        await eventually(lambda: late_client.suspensions == [True, False], 10)
-        await eventually(lambda: idle_client.suspensions == [True, False], 10)
+        await eventually(lambda: client.suspensions == [True, False])
+        await eventually(lambda: late_client.suspensions == [True, False])
+        await eventually(lambda: idle_client.suspensions == [True, False])
         assert await stored_ids(store, stream.stream_id) == client.ids
         entries = await store.read_all(stream.stream_id)
         assert len(entries) == 500, "each event of a suspended stream is an entry of its own"
@@ -68,7 +73,7 @@ def own_server() -> Iterator[EmbeddedRedis]:
 
 
 async def test_a_redis_that_was_killed_gets_all_streams_again(own_server: EmbeddedRedis) -> None:
-    store = store_at(own_server)
+    store = store_at(own_server, deadlines=BRIEF)
     async with running(store, "a") as router:
         opened = [router.open() for _ in range(20)]
         for stream, client in opened:
@@ -76,7 +81,7 @@ async def test_a_redis_that_was_killed_gets_all_streams_again(own_server: Embedd
                 stream.put(tokens(index))
             await router.wrote(client, 300)
         os.kill(own_server.pid, signal.SIGKILL)
-        await eventually(lambda: not own_server.alive(), 10)
+        await eventually(lambda: not own_server.alive())
         for stream, client in opened:
             stream.put(tokens(300))
             await router.wrote(client, 301)
@@ -86,12 +91,12 @@ async def test_a_redis_that_was_killed_gets_all_streams_again(own_server: Embedd
         assert ended_client.last == summary(301)
         own_server.revive()
         for stream, client in opened[1:]:
-            await eventually(lambda client=client: client.suspensions == [True, False], 10)
+            await eventually(lambda client=client: client.suspensions == [True, False])
             assert await stored_ids(store, stream.stream_id) == client.ids
             stream.put(tokens(301))
             await router.wrote(client, 302)
             assert await stored_ids(store, stream.stream_id) == client.ids
-        await eventually(lambda: _ended(store, ended.stream_id), 10)
+        await eventually(lambda: _ended(store, ended.stream_id))
         assert await stored_ids(store, ended.stream_id) == ended_client.ids
     await store.close()
 
@@ -103,6 +108,7 @@ async def _ended(store: JournalStore, stream_id: str) -> bool:
         return False
 
 
+@pytest.mark.parametrize("deadlines", [PATIENT])
 @pytest.mark.parametrize("missing", [range(11, 21), range(1, 11), range(5, 8), range(1, 21)])
 async def test_entries_that_redis_lost_are_written_again(
     store: JournalStore, raw: Any, missing: range
@@ -139,7 +145,7 @@ async def test_a_suspended_router_is_lost_once_redis_refuses_it(
         with Frozen(server):
             stream.put(tokens(1))
             await old.wrote(client, 2)
-        await eventually(lambda: client.lost, 10)
+        await eventually(lambda: client.lost)
         assert await stored_ids(store, stream.stream_id) == [100]
 
 
@@ -154,13 +160,13 @@ async def test_a_pause_of_this_process_suspends_nothing(
         with Frozen(server):
             stream.put(tokens(1))
             until_s = time.monotonic() + store.timeout_s / 2
-            await eventually(lambda: time.monotonic() > until_s, 10)  # the call is under way
+            await eventually(lambda: time.monotonic() > until_s)  # the call is under way
         time.sleep(store.timeout_s + 0.5)  # noqa: ASYNC251
         await router.wrote(client, 2)
         assert client.suspensions == []
         await store.take_over(stream.stream_id, "a")
         stream.put(tokens(2))
-        await eventually(lambda: client.lost, 10)
+        await eventually(lambda: client.lost)
         assert client.ids == [100, 101]
 
 

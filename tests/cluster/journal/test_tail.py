@@ -17,6 +17,7 @@ from cluster.journal.store import PIECE, JournalStore
 from cluster.journal.tail import JournalTail, StreamOrphaned
 from engine.errors import Cancelled, InvalidRequest, NotFound
 from tests.cluster.discovery.frozen import Frozen
+from tests.cluster.journal.conftest import BRIEF
 from tests.cluster.journal.streams import RouterOfTest, running, summary, tokens
 from tests.eventually import eventually
 
@@ -29,6 +30,10 @@ def tail_of(
 
 async def collected(tail: JournalTail) -> list[Tokens | Summary]:
     await tail.find()
+    return await rest_of(tail)
+
+
+async def rest_of(tail: JournalTail) -> list[Tokens | Summary]:
     return [event async for event in tail.events()]
 
 
@@ -48,8 +53,10 @@ async def test_a_reconnecting_client_gets_each_missing_event_once(store: Journal
             stream.put(tokens(index))
             await owner.wrote(client, index + 1)
         stream.put(summary(3 * PIECE + 20))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             results = await asyncio.gather(*readers)
+        # A reader may have the end before the writer has the answer of Redis.
+        await eventually(lambda: client.last == summary(3 * PIECE + 20))
         sent = client.events[1:]
         assert results == [sent, sent[5:], sent[3 * PIECE :]] * 2
 
@@ -82,7 +89,7 @@ async def test_a_tail_that_does_not_follow_ends_behind_what_there_is(store: Jour
             tail = JournalTail(
                 other.store, stream.stream_id, cursor, other.writer.watch, follow=False
             )
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 return await collected(tail)
 
         for index in range(2 * PIECE):
@@ -113,7 +120,7 @@ async def test_a_tail_ends_with_the_failure_of_its_stream(store: JournalStore) -
         stream, client = router.open()
         stream.put(tokens(0))
         stream.put(Cancelled("it was cancelled"))
-        await eventually(lambda: isinstance(client.last, Cancelled), 10)
+        await eventually(lambda: isinstance(client.last, Cancelled))
         tail, got = tail_of(router, stream.stream_id), []
         await tail.find()
         with pytest.raises(Cancelled, match="it was cancelled"):
@@ -122,6 +129,7 @@ async def test_a_tail_ends_with_the_failure_of_its_stream(store: JournalStore) -
         assert got == [tokens(0)]
 
 
+@pytest.mark.parametrize("deadlines", [BRIEF])
 async def test_a_tail_says_when_the_router_of_its_stream_is_dead(store: JournalStore) -> None:
     async with running(store, "b") as other:
         async with running(store, "a") as owner:
@@ -130,13 +138,13 @@ async def test_a_tail_says_when_the_router_of_its_stream_is_dead(store: JournalS
             await owner.wrote(client, 1)
         tail = tail_of(other, stream.stream_id, [1])
         await tail.find()
-        began_s = time.monotonic()
-        with pytest.raises(StreamOrphaned):
-            async for _ in tail.events():
-                raise AssertionError("nothing was written")
-        assert time.monotonic() - began_s < 5
+        async with asyncio.timeout(30):
+            with pytest.raises(StreamOrphaned):
+                async for _ in tail.events():
+                    raise AssertionError("nothing was written")
 
 
+@pytest.mark.parametrize("deadlines", [BRIEF])
 async def test_a_tail_waits_through_an_outage_of_redis(
     store: JournalStore, server: EmbeddedRedis
 ) -> None:
@@ -144,13 +152,15 @@ async def test_a_tail_waits_through_an_outage_of_redis(
         stream, client = owner.open()
         stream.put(tokens(0))
         await owner.wrote(client, 1)
-        reader = asyncio.create_task(collected(tail_of(other, stream.stream_id)))
+        tail = tail_of(other, stream.stream_id)
+        await tail.find()
+        reader = asyncio.create_task(rest_of(tail))
         await asyncio.sleep(0.1)
         with Frozen(server):
-            await eventually(lambda: client.suspensions == [True], 10)
+            await eventually(lambda: client.suspensions == [True])
             stream.put(tokens(1))
             stream.put(summary(2))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             assert await reader == [tokens(0), tokens(1), summary(2)]
 
 
@@ -161,7 +171,7 @@ async def test_a_reader_is_known_to_the_owner(store: JournalStore) -> None:
         await owner.wrote(client, 1)
         assert await store.listened_ago_s(stream.stream_id) is None
         reader = asyncio.create_task(collected(tail_of(other, stream.stream_id)))
-        await eventually(lambda: store.listened_ago_s(stream.stream_id), 10)
+        await eventually(lambda: store.listened_ago_s(stream.stream_id))
         stream.put(summary())
         await reader
 
@@ -194,11 +204,11 @@ async def test_many_tails_poll_less_often(store: JournalStore) -> None:
         store.read = counted  # type: ignore[method-assign]
         tails = [tail_of(other, stream.stream_id) for _ in range(100)]
         readers = [asyncio.create_task(collected(tail)) for tail in tails]
-        await eventually(lambda: store.tails == 100, 10)
+        await eventually(lambda: store.tails == 100)
         began_s = time.monotonic()
-        await eventually(lambda: reads > 600, 20)
+        await eventually(lambda: reads > 600)
         assert time.monotonic() - began_s > 0.5, "100 tails at 50 polls would take 0.12 s"
         stream.put(summary())
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             assert await asyncio.gather(*readers) == [[tokens(0), summary()]] * 100
         assert store.tails == 0

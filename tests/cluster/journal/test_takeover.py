@@ -11,6 +11,7 @@ from cluster.journal.store import JournalStore
 from cluster.journal.stream import JournaledStream
 from engine.errors import Unavailable
 from tests.cluster.discovery.frozen import Frozen
+from tests.cluster.journal.conftest import BRIEF
 from tests.cluster.journal.streams import (
     Client,
     RouterOfTest,
@@ -22,6 +23,11 @@ from tests.cluster.journal.streams import (
 from tests.eventually import eventually
 
 
+@pytest.fixture
+def deadlines() -> tuple[float, float]:
+    return BRIEF
+
+
 async def test_a_stream_is_taken_from_a_dead_router(store: JournalStore) -> None:
     async with running(store, "new") as new:
         async with running(store, "old") as old:
@@ -30,10 +36,10 @@ async def test_a_stream_is_taken_from_a_dead_router(store: JournalStore) -> None
                 stream.put(tokens(index))
                 await old.wrote(client, index + 1)
             assert await outcome_of(new, stream.stream_id) == "held"
-        adopted, after = await eventually(lambda: adopted_by(new, stream.stream_id), 10)
+        adopted, after = await eventually(lambda: adopted_by(new, stream.stream_id))
         assert await outcome_of(new, stream.stream_id) == "held", "it is its own"
         adopted.put(tokens(3))
-        await eventually(lambda: len(after.events) == 1, 10)
+        await eventually(lambda: len(after.events) == 1)
         assert await stored_ids(store, stream.stream_id) == [100, 101, 102, 103]
         assert (await store.find(stream.stream_id, "acme")).state.owner == "new"
 
@@ -62,8 +68,8 @@ async def test_a_stream_that_was_taken_and_not_adopted_can_be_taken_again(
             stream, client = owner.open()
             stream.put(tokens(0))
             await owner.wrote(client, 1)
-        await eventually(lambda: _is_taken(one, stream.stream_id), 10)
-        adopted, after = await eventually(lambda: adopted_by(other, stream.stream_id), 10)
+        await eventually(lambda: _is_taken(one, stream.stream_id))
+        adopted, after = await eventually(lambda: adopted_by(other, stream.stream_id))
         adopted.put(tokens(1))
         await other.wrote_events(after, 0)
         assert await stored_ids(store, stream.stream_id) == [100, 101]
@@ -79,7 +85,7 @@ async def test_a_router_takes_a_stream_over_once_for_all_its_clients(store: Jour
             stream, client = owner.open()
             stream.put(tokens(0))
             await owner.wrote(client, 1)
-        await eventually(lambda: _is_taken(one, stream.stream_id), 10)
+        await eventually(lambda: _is_taken(one, stream.stream_id))
         tries = await asyncio.gather(*(adopted_by(one, stream.stream_id) for _ in range(5)))
         assert sum(found is not None for found in tries) == 1
 
@@ -94,10 +100,10 @@ async def test_no_stream_is_taken_just_after_redis_came_back(
             stream.put(tokens(0))
             await old.wrote(client, 1)
         with Frozen(server):
-            await eventually(lambda: new.writer.suspended, 10)
+            await eventually(lambda: new.writer.suspended)
             with pytest.raises(Unavailable):
                 await outcome_of(new, stream.stream_id)
             await asyncio.sleep(store.lease_s)
-        await eventually(lambda: not new.writer.suspended, 10)
+        await eventually(lambda: not new.writer.suspended)
         assert await outcome_of(new, stream.stream_id) == "held"
-        await eventually(lambda: _is_taken(new, stream.stream_id), 10)
+        await eventually(lambda: _is_taken(new, stream.stream_id))

@@ -31,7 +31,7 @@ async def test_an_event_is_in_the_journal_before_it_is_handed_on(store: JournalS
             await router.wrote(client, index + 1)
             assert await stored_ids(store, stream.stream_id) == client.ids
         stream.put(summary(20))
-        await eventually(lambda: client.last == summary(20), 10)
+        await eventually(lambda: client.last == summary(20))
         entries = await store.read_all(stream.stream_id)
         assert entries[-1].event == summary(20)
         assert client.events[0] == STARTED
@@ -43,7 +43,7 @@ async def test_what_comes_during_a_write_is_one_entry_for_each_choice(store: Jou
         for index in range(5):
             for choice in range(2):
                 stream.put(tokens(index, choice=choice))
-        await eventually(lambda: len(client.events) == 3, 10)
+        await eventually(lambda: len(client.events) == 3)
         assert client.events[1:] == [tokens(0, 5), tokens(0, 5, choice=1)]
         entries = await store.read_all(stream.stream_id)
         assert [entry.event for entry in entries] == client.events[1:]
@@ -67,7 +67,7 @@ async def test_a_failure_is_the_last_entry_and_no_event_follows(store: JournalSt
         stream.put(tokens(0))
         stream.put(Cancelled("gone"))
         stream.put(tokens(1))
-        await eventually(lambda: isinstance(client.last, Cancelled), 10)
+        await eventually(lambda: isinstance(client.last, Cancelled))
         last = (await store.read_all(stream.stream_id))[-1].event
         assert isinstance(last, Cancelled)
         assert last.message == "gone"
@@ -122,7 +122,7 @@ async def test_a_first_token_does_not_wait_for_other_tokens(
             stream.put(tokens(0))
         for _, client in opened:
             await router.wrote(client, 1)
-        monkeypatch.setattr(writer, "_PACE_S", 0.5)
+        monkeypatch.setattr(writer, "_PACE_S", 3.0)
         sizes.clear()
         opened[0][0].put(tokens(1))
         await router.wrote(opened[0][1], 2)
@@ -144,7 +144,7 @@ async def test_a_router_that_comes_back_sends_and_writes_nothing_more(store: Jou
         await old.wrote(client, 1)
         await store.take_over(stream.stream_id, "old")  # its fence is another one now
         stream.put(tokens(1))
-        await eventually(lambda: client.lost, 10)
+        await eventually(lambda: client.lost)
         stream.put(tokens(2))
         stream.put(Heartbeat())
         assert client.ids == [100]
@@ -158,10 +158,10 @@ async def test_a_cancel_reaches_the_owner_from_anywhere(store: JournalStore) -> 
         await router.wrote(client, 1)
         assert not await store.cancel(stream.stream_id, "another")
         assert await store.cancel(stream.stream_id, "acme")
-        await eventually(lambda: router.cancelled == [stream.stream_id], 10)
+        await eventually(lambda: router.cancelled == [stream.stream_id])
         stream.put(tokens(1))
         stream.put(Cancelled("the request was cancelled"))
-        await eventually(lambda: isinstance(client.last, Cancelled), 10)
+        await eventually(lambda: isinstance(client.last, Cancelled))
         assert router.cancelled == [stream.stream_id]
         assert not await store.cancel(stream.stream_id, "acme"), "it has ended"
 

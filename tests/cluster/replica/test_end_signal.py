@@ -36,7 +36,7 @@ def test_sigterm_fails_the_health_check_and_the_process_goes_on():
     try:
         assert process.stdout.readline() == "ready\n"
         os.kill(process.pid, signal.SIGTERM)
-        rest, _ = process.communicate(timeout=20)
+        rest, _ = process.communicate(timeout=60)
     finally:
         process.kill()
     assert rest.splitlines() == ["SIGTERM: this process is to be replaced"] * 2

@@ -58,7 +58,7 @@ async def opened(*looks):
     world = LinksOpened(*looks, [])
     heartbeat = SimpleNamespace(directory=world, record=OWN)
     task = asyncio.create_task(open_links_ahead(heartbeat, world, 0))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await world.seen.wait()
     task.cancel()
     with suppress(asyncio.CancelledError):

@@ -109,7 +109,7 @@ async def test_a_replica_is_not_idle_while_what_calls_gave_is_unsent():
     wire.pause()
     command = RouterMessage(commands=[KEPT, Command(call=1, decode=DecodeRequest(prompt=1))])
     wire.send(command.SerializeToString())
-    await asyncio.wait_for(served.wait(), 5)
+    await asyncio.wait_for(served.wait(), 30)
     # Its end is sent with the tokens, once the call is over.
     for _ in range(50):
         await asyncio.sleep(0)
@@ -173,7 +173,7 @@ async def test_a_router_that_reads_nothing_slows_no_step_and_gets_larger_message
     calls.wire = Slow()
     command = Command(call=1, decode=DecodeRequest(prompt=1))
     calls.take(RouterMessage(commands=[KEPT, command]).SerializeToString())
-    await asyncio.wait_for(made.wait(), 5)
+    await asyncio.wait_for(made.wait(), 30)
     assert len(messages) == 1
     assert not calls.idle
     opened.set()

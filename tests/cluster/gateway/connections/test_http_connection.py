@@ -99,12 +99,12 @@ async def _trickle(writer):
 
 
 async def test_a_connection_rests_between_two_requests(generator):
-    limits = replace(LIMITS, head_s=0.1, idle_s=1)
+    limits = replace(LIMITS, head_s=0.5, idle_s=1)
     async with front_end(generator, limits) as port, connected(port) as (reader, writer):
         loop = asyncio.get_running_loop()
+        began_s = loop.time()
         writer.write(HEALTH + b"\r\n")
         await reader.readuntil(b"}")
-        began_s = loop.time()
         assert await answer(reader) == b""
         assert loop.time() - began_s > 0.9
 

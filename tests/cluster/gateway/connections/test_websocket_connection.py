@@ -22,7 +22,7 @@ from tests.cluster.scripted_generator import ScriptedGenerator
 from tests.eventually import eventually
 
 LIMITS = ConnectionLimits(linger_s=0.3, message_s=0.3)
-WAIT_S = 10.0
+WAIT_S = 30.0
 CONT, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
 HANDSHAKE = (
     b"GET /v1/stream HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
@@ -127,7 +127,9 @@ BROKEN = {
 @pytest.mark.parametrize("name", BROKEN)
 async def test_a_broken_frame_ends_the_socket_with_its_code(generator, name, running):
     sent, code = BROKEN[name]
-    async with front_end(generator, LIMITS) as port:
+    # What is too large is whole before its time is over.
+    limits = replace(LIMITS, message_s=WAIT_S) if code == 1009 else LIMITS
+    async with front_end(generator, limits) as port:
         async with shaken(port) as (reader, writer):
             await reader.readuntil(b"\r\n\r\n")
             if running:
@@ -212,7 +214,7 @@ async def test_an_upgrade_behind_a_running_request_is_refused(generator):
 
 
 async def test_unfinished_messages_are_bounded_together(generator):
-    limits = replace(LIMITS, unfinished_bytes=3 << 20)
+    limits = replace(LIMITS, unfinished_bytes=3 << 20, message_s=WAIT_S)
     half = frame(TEXT, b"x" * (2 << 20), length=3 << 20)
     async with front_end(generator, limits) as port, shaken(port, then=half):
         async with shaken(port, then=half) as (reader, _):
@@ -222,9 +224,10 @@ async def test_unfinished_messages_are_bounded_together(generator):
 
 
 async def test_a_flood_of_messages_leaves_others_their_turn(generator):
+    """By the time of the loop's own thread, as other processes take theirs when they like."""
     async with front_end(generator, LIMITS) as port, shaken(port) as (reader, writer):
         await reader.readuntil(b"\r\n\r\n")
-        times_s = [time.monotonic()]
+        times_s = [time.thread_time()]
         ticking = asyncio.create_task(_tick(times_s))
         writer.write(frame(TEXT, b"{}") * 10_000)
         answered, rest, mark = 0, b"", b'"type":"error"'
@@ -240,7 +243,7 @@ async def test_a_flood_of_messages_leaves_others_their_turn(generator):
 async def _tick(times_s):
     while True:
         await asyncio.sleep(0)
-        times_s.append(time.monotonic())
+        times_s.append(time.thread_time())
 
 
 async def test_a_client_that_never_reads_is_cut(generator):
@@ -248,8 +251,8 @@ async def test_a_client_that_never_reads_is_cut(generator):
     async with front_end(generator, limits) as port, shaken(port) as (_, writer):
         writer.transport.pause_reading()
         writer.write(b"".join(asking(str(number), n=8) for number in range(8)))
-        await eventually(lambda: generator.running, WAIT_S)
-        await eventually(lambda: not generator.running, WAIT_S)
+        await eventually(lambda: generator.running)
+        await eventually(lambda: not generator.running)
 
 
 async def test_quiet_sockets_give_way_to_new_connections(generator):

@@ -328,7 +328,7 @@ async def test_a_closed_stream_cancels(client, generator):
     async for _ in stream:
         break
     await stream.close()
-    await eventually(lambda: len(generator.closed) == 1, 10)
+    await eventually(lambda: len(generator.closed) == 1)
 
 
 async def test_an_unknown_model(client):

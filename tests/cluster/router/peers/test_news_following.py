@@ -73,7 +73,7 @@ async def test_a_frozen_router_is_named_and_delays_no_look(monkeypatch):
             followed.look()
             return all(followed.routers()[name] for name in ("frozen", "odd", "old"))
 
-        await eventually(named, 10)
+        await eventually(named)
         reasons = {
             "frozen": "it did not answer for 1 s",
             "odd": "its answer cannot be read",
@@ -81,7 +81,7 @@ async def test_a_frozen_router_is_named_and_delays_no_look(monkeypatch):
             "other": None,
         }
         # On a busy machine the router that answers may be late for once.
-        await eventually(lambda: followed.look() and followed.routers() == reasons, 10)
+        await eventually(lambda: followed.look() and followed.routers() == reasons)
         assert set(followed.look().running) == {"other"}
         await followed.close()
 

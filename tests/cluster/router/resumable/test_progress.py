@@ -38,7 +38,7 @@ def test_its_tokens_have_the_times_of_their_entries():
     assert since_arrival(choice) == [1.005, 1.5, 2.0]
     assert [one.ids for _, one in choice.earlier] == [(100,), (101,), (102,)]
     times = choice.times
-    assert times.began_s == pytest.approx(time.monotonic() - 10, abs=1)
+    assert times.began_s == pytest.approx(time.monotonic() - 10, abs=5)
     assert times.stopped_s - times.began_s == pytest.approx(2.0)
     assert times.sent_s - times.began_s == pytest.approx(0.2)
     assert (times.route, times.prefilled_by, choice.decode_replica) == (
@@ -55,7 +55,7 @@ def test_the_clock_of_another_host_does_not_bring_tokens_before_ttft_or_after_no
     assert since_arrival(choice_of(0.5, 0.75, 1.5)) == [1.0, 1.0, 1.5]
     late = since_arrival(choice_of(1.005, 1.5, 60.0))
     assert late[:2] == [1.005, 1.5]
-    assert late[2] == pytest.approx(10, abs=1)
+    assert late[2] == pytest.approx(10, abs=5)
     # The clock of the other host is ahead: the request seems to arrive later than now.
     choice = choice_of(1.005, 1.5, ago_s=-60.0)
     assert max(at_s for at_s, _ in choice.earlier) <= time.monotonic()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
@@ -20,8 +21,10 @@ from protos.peer_pb2 import BlockersAnswer, PeerAnswer, RowsAnswer
 from tests.cluster.console.scripted_source import ScriptedSource
 from tests.cluster.router.peers.rig import peers_of, record, saying
 
+# The time of this router. It stands still, so that a question takes none, however busy the machine.
+NOW = row_clock()
 # The moment from which the rows count.
-BEGAN_AT = row_clock() - 20.0
+BEGAN_AT = NOW - 20.0
 
 
 def row(name, after_s, *, ahead_s=0.0, **times):
@@ -45,11 +48,19 @@ def store(*rows):
     return found
 
 
+@asynccontextmanager
+async def beside(**serves):
+    """The peers of this router, which is beside those."""
+    async with peers_of(**serves) as (peers, _):
+        peers.now = lambda: NOW
+        yield peers
+
+
 def router(ahead_s, *rows):
     """A router with these rows, whose clock is ahead."""
     there = GatheredRows(store(*rows), Peers("there", list, None))
     return PeerServer(
-        NewsFeed(ScriptedSource()), there, lambda *_: False, lambda: row_clock() + ahead_s
+        NewsFeed(ScriptedSource()), there, lambda *_: False, lambda: NOW + ahead_s
     ).serve
 
 
@@ -75,7 +86,7 @@ async def test_prompts_of_another_router_are_named_whatever_its_clock_says(ahead
     ]
     late = row("late", 1.0, queue_s=3.0, prefill_s=0.1, ttft_s=3.2)
     own = row("own", 1.0, queue_s=1.5, prefill_s=1.0)
-    async with peers_of(other=router(ahead_s, *there)) as (peers, _):
+    async with beside(other=router(ahead_s, *there)) as peers:
         found = await explained(peers, store(own, late))
         assert named(found) == [("theirs", "other", 1.5), ("own", None, 1.0)]
         assert found["router"] == "here" and "behind_without" not in found
@@ -93,7 +104,7 @@ async def test_a_row_of_another_router_is_compared_with_those_of_this_router_and
     late = row("late", 1.0, ahead_s=ahead_s, queue_s=3.0, prefill_s=0.1)
     third = row("third", 0.0, ahead_s=-50.0, offered_s=0.0, queue_s=0.5, prefill_s=2.0)
     own = row("own", 1.0, queue_s=1.5, prefill_s=1.0)
-    async with peers_of(other=router(ahead_s, late), third=router(-50.0, third)) as (peers, _):
+    async with beside(other=router(ahead_s, late), third=router(-50.0, third)) as peers:
         found = await explained(peers, store(own))
     assert found["router"] == "other"
     assert named(found) == [("third", "third", 1.5), ("own", "here", 1.0)]
@@ -102,10 +113,8 @@ async def test_a_row_of_another_router_is_compared_with_those_of_this_router_and
 async def test_the_streams_that_filled_a_decode_replica_are_named_too():
     there = row("theirs", 0.0, ttft_s=0.5, ttlt_s=2.5)
     late = row("late", 1.0, offered_s=0.5, decode_admitted_s=2.0)
-    async with peers_of(other=router(7.0, replace(there, received_at=there.received_at + 7))) as (
-        peers,
-        _,
-    ):
+    there = replace(there, received_at=there.received_at + 7)
+    async with beside(other=router(7.0, there)) as peers:
         found = await explained(peers, store(late))
     assert named(found) == [("theirs", "other", 1.0)]
     assert found["behind"][0]["stage"] == "decode_admission"
@@ -120,11 +129,10 @@ async def test_what_cannot_be_said_is_left_out_and_why():
         answer = PeerAnswer(rows=RowsAnswer())
         if question.HasField("blockers"):
             answer = PeerAnswer(blockers=BlockersAnswer(blockers=['{"seconds": "long"}']))
-        now = row_clock()
-        answer.asked_at, answer.answered_at = now, now
+        answer.asked_at, answer.answered_at = NOW, NOW
         return answer
 
-    async with peers_of(old=saying(lambda question: old), odd=saying(odd)) as (peers, _):
+    async with beside(old=saying(lambda question: old), odd=saying(odd)) as peers:
         peers.gone([record("dead", ""), record("odd", "")])
         found = await explained(peers, store(late))
     without = found["behind_without"]
@@ -139,7 +147,7 @@ async def test_who_had_a_replica_for_less_than_the_clocks_are_known_is_not_named
     """Here the error of the clocks is 2 s, because the other router is slow to read."""
     there = row("theirs", 0.0, queue_s=0.5, prefill_s=2.0)
     late = row("late", 1.0, queue_s=3.0)
-    async with peers_of(other=router(0.0, there)) as (peers, _):
+    async with beside(other=router(0.0, there)) as peers:
         assert named(await explained(peers, store(late)))
         monkeypatch.setattr("cluster.router.peers.clocks.ClockDifference.error_at", lambda *_: 1.0)
         assert named(await explained(peers, store(late))) == []
@@ -152,14 +160,14 @@ async def test_a_request_that_waited_for_nothing_costs_no_question():
         asked.append(question.WhichOneof("question"))
         return PeerAnswer(rows=RowsAnswer())
 
-    async with peers_of(other=saying(answer)) as (peers, _):
+    async with beside(other=saying(answer)) as peers:
         await explained(peers, store(row("late", 1.0)))
         await GatheredRows(store(), peers).gather(rows_question(RowFilter()))
     assert asked == ["rows", "rows"]
 
 
 async def test_an_id_that_nobody_has_names_the_routers_that_are_gone():
-    async with peers_of(other=router(0.0)) as (peers, _):
+    async with beside(other=router(0.0)) as peers:
         rows = GatheredRows(store(), peers)
         peers.gone([record("dead", "")])
         found = await rows.gather(rows_question(RowFilter(request_id="r")))
@@ -199,7 +207,7 @@ AT_ONCE = {"stage": "prefill", "begin_s": -1.0, "end_s": 0.0}
 async def test_a_bad_row_of_another_router_is_a_reason(bad):
     text = bad if isinstance(bad, str) else json.dumps(WHOLE | bad)
     answer = PeerAnswer(rows=RowsAnswer(rows=[text]))
-    async with peers_of(odd=saying(lambda question: answer)) as (peers, _):
+    async with beside(odd=saying(lambda question: answer)) as peers:
         found = await GatheredRows(store(row("late", 1.0)), peers).gather(
             rows_question(RowFilter(request_id="late"))
         )

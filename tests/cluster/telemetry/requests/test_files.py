@@ -150,12 +150,12 @@ def test_rows_go_on_in_another_file_where_somebody_removed_the_present_one(tmp_p
         written.add(f"r-{next(number)}")
         return any(one.stat().st_size for one in folder.glob("*.jsonl"))
 
-    wait_until(another_file, 10)
+    wait_until(another_file)
     shutil.rmtree(folder)
-    wait_until(another_file, 10)
+    wait_until(another_file)
     (present,) = folder.glob("*.jsonl")
     present.unlink()
-    wait_until(another_file, 10)
+    wait_until(another_file)
     written.add("kept")
     written.files.close()
     assert rows_in(folder)[-1]["request_id"] == "kept"
