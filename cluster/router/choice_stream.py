@@ -155,6 +155,9 @@ class ChoiceStream:
             if kind == "retired":
                 # The choice left this replica, or was cancelled.
                 self._state.times.left_share_s += event.retired.share_s
+            elif kind == "first_token":
+                # It crossed the end of the choice.
+                self._state.times.left_prefill_share_s += event.first_token.share_s
             return
         try:
             self._act(call, kind, event)

@@ -224,3 +224,12 @@ async def test_the_time_to_cancel_ends_when_both_replicas_are_free():
         assert rig.ids == [10]
     finally:
         telemetry.uninstall(backend)
+
+
+async def test_a_first_token_that_crosses_a_cancel_is_charged():
+    rig = await begun()
+    rig.task.cancel()
+    await asyncio.gather(rig.task, return_exceptions=True)
+    rig.prefill.say(first_token=FirstToken(tokens=wire(0, (10,), False), share_s=0.5))
+    assert not rig.ids
+    assert rig.record.times.left_prefill_share_s == 0.5
