@@ -11,12 +11,12 @@ from contextlib import contextmanager, suppress
 from tests.e2e.serving import Serving
 
 # Shorter than the silence for which routers and links take a replica as dead.
-_RUNS_S, _STANDS_S = 0.01, 0.3
+_RUNS_S, _STANDS_S = 0.01, 0.2
 
 
 @contextmanager
 def held(serving: Serving) -> Iterator[None]:
-    """Let each decode replica compute for a thirtieth of the time; one may end meanwhile."""
+    """Let each decode replica compute for a twentieth of the time. A replica may end meanwhile."""
     decode = [one for one in serving.replicas() if one["role"] == "decode"]
     pids = [serving.pid_of(str(one["address"])) for one in decode]
     free = threading.Event()

@@ -247,7 +247,7 @@ async def test_the_playground_streams_an_answer(url):
         await page.fill("#play-tokens", "1500")
         await page.evaluate(COUNT_PIECES)
         await page.click("#play button.main")
-        await page.locator("#play-waterfall th").first.wait_for(timeout=60_000)
+        await page.locator("#play-waterfall th").first.wait_for(timeout=180_000)
         assert await page.evaluate("() => pieces") > 2
         names = await page.locator("#play-waterfall th").all_inner_texts()
         assert {"prefill", "decode"} <= set(names)

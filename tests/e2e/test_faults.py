@@ -15,7 +15,7 @@ from bench.faults.cluster_faults import FAULTS
 from bench.faults.faulty_cluster import served
 from tests.eventually import eventually
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 CALM_REQUESTS, CALM_S, NAMED_S = 100, 180, 240
 
 

@@ -31,7 +31,7 @@ from tests.eventually import eventually, wait_until
 from tests.exactness import tie_of_a_draw
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(420)]
-# Of what takes seconds where nothing else runs.
+# Deadlines of events that take seconds on an idle machine.
 REJOIN_S, SEEN_S = 120, 60
 # What it takes a fault, a cancel, a refusal or a full cache to see.
 NOT_BY_ONE_REQUEST = {

@@ -177,9 +177,9 @@ async def two_rollouts(serving, expected, folder, new_folder):
     async with Client(serving.grpc) as client:
         old_text, _ = await load.over_http(serving.http)
         async with load.running(client) as group:
-            # Two, so that one is under way at the change even where the other has just ended.
             group.create_task(load.over_http_again(serving.http))
             await eventually(lambda: any(one.kind == LONG for one in load.answered), ANSWERED_S)
+            # Two, so that one is under way at the change even where the other has just ended.
             group.create_task(load.over_http_again(serving.http))
             await eventually(lambda: load.count("old") >= 10, ANSWERED_S)
             again = ("rollout", "--config", write(folder / "new.yaml"), "--model", str(new_folder))

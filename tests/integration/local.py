@@ -49,7 +49,7 @@ def in_use(replica: Replica) -> int:
 
 
 def slow_steps(replicas: Iterable[Replica], seconds: float) -> None:
-    """Each decode step of these replicas takes longer by that, so that streams run for as long."""
+    """Each decode step takes `seconds` longer there, so that streams do not end early."""
     for replica in replicas:
         engine = replica.parts.model.engine
 

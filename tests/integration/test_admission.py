@@ -70,13 +70,13 @@ async def test_replicas_report_to_the_router(config):
 
 def with_hasty(config, gap_ms):
     """Streams of the endpoint `hasty` are promised tokens at most so far apart."""
-    hasty = EndpointConfig(ttft_budget_ms=10_000, itl_budget_ms=gap_ms)
+    hasty = EndpointConfig(ttft_budget_ms=4_000, itl_budget_ms=gap_ms)
     return replace(config, endpoints=config.endpoints | {"hasty": hasty})
 
 
 async def test_an_endpoints_itl_is_what_its_streams_are_admitted_by(config):
     async with cluster(with_hasty(config, gap_ms=1)) as local:
-        slow_steps(local.decode, 0.005)
+        slow_steps(local.decode, 0.02)
         events = local.client.generate([1] * 50, max_tokens=900, ignore_eos=True)
         await anext(events)
         with pytest.raises(Overloaded, match="inter-token latency would be too long"):

@@ -87,9 +87,9 @@ async def test_a_choice_that_ended_before_is_in_the_row_too(config):
 
 async def test_what_a_router_ends_has_the_reason_in_its_row(config):
     config = replace(config, journal=replace(config.journal, detached_s=0.3))
-    asked = {"max_tokens": 1900, "ignore_eos": True}
+    asked = {"max_tokens": 900, "ignore_eos": True}
     async with two_routers(config) as (local, other, _), Client(other.grpc_address) as client:
-        slow_steps(local.decode, 0.005)  # all run until they are ended
+        slow_steps(local.decode, 0.02)  # all run until they are ended
         names = ("plain", "left", "alone")
         reads = {
             name: Read(client.generate(PROMPT, request_id=name, resumable=name != "plain", **asked))

@@ -32,8 +32,8 @@ from tests.integration.test_frozen import member_process
 
 __all__ = ["keyed"]
 SHORT = {"max_tokens": 4, "ignore_eos": True}
-# So long does a step take where a request of `LONG` must not end by itself: then it takes 15 s.
-STEP_S = 0.01
+# The delay of each step, so that a request of `LONG` does not end early.
+STEP_S = 0.02
 # The longest time between two events, and until a frozen router is named, on a busy machine.
 MOST_TICK_S, NAMED_S = 6.0, 12.0
 

@@ -24,7 +24,7 @@ async def test_the_page_names_the_router_of_each_request_and_stops_it_there(conf
         browser() as chromium,
         page_of(chromium, f"http://{local.router.http_address}/#requests") as page,
     ):
-        slow_steps(local.decode, 0.04)  # they run for a minute, however slow the page is
+        slow_steps(local.decode, 0.06)  # they run for a minute, however slow the page is
         streams = [
             asyncio.create_task(one.complete([1] * 20, request_id=name, **LONG))
             for one, name in ((local.client, "here"), (there, "there"))

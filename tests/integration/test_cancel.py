@@ -214,7 +214,7 @@ async def test_twelve_streams_that_are_closed_at_once_are_gone_and_are_shown_as_
     slow = replace(config.directory, lease_s=120.0, heartbeat_s=60.0)
     config = replace(config, directory=slow, kv=replace(config.kv, blocks=1200))
     async with cluster(config) as local:
-        slow_steps(local.decode, 0.01)
+        slow_steps(local.decode, 0.04)
         streams = [asyncio.create_task(ask_long_answer(local, number)) for number in range(STREAMS)]
         await eventually(lambda: local.decode[0].load().running == STREAMS)
         await eventually_shown(local, STREAMS)

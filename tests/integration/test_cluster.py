@@ -104,7 +104,7 @@ async def test_exact_when_kv_leaves_before_its_prompt_is_computed(config, model,
     async with cluster(small) as local:
         answers = await crowd(local, cases, 3)
         await local.idle()
-    assert [got for got, _ in answers] == [case.expected for case in cases]
+    assert not exactness.differences(model, cases, [got for got, _ in answers])
     assert any(granted)
     assert max(sent) > 1
     assert set(cut) > {None, 1}

@@ -166,7 +166,7 @@ async def socket_end(local):
 async def test_a_plain_stream_that_outlasts_its_router_ends_with_a_retryable_error(config, drain_s):
     begun = asyncio.Event()
     async with cluster(config) as local:
-        slow_steps(local.decode, 0.005)  # none ends by itself
+        slow_steps(local.decode, 0.01)  # none ends by itself
         ends = [
             asyncio.create_task(one)
             for one in (

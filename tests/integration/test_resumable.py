@@ -28,7 +28,7 @@ from engine.errors import AlreadyRunning, Cancelled, InvalidRequest, NotFound
 from engine.types.sampling_params import SamplingParams
 from tandem_client import Client
 from tests.eventually import eventually
-from tests.integration.local import OPERATOR_KEY, cluster, in_use
+from tests.integration.local import OPERATOR_KEY, cluster, in_use, slow_steps
 from tests.integration.test_resume import GREEDY, PROMPTS, SAMPLED
 from tests.metrics_page import recorded
 
@@ -252,7 +252,8 @@ async def test_a_request_begins_again_whose_client_knew_no_stream(config):
         again = [event async for event in router.generate(request)]
         assert again[0].stream_id != started.stream_id and isinstance(again[-1], Summary)
         # It runs on until the test ends, whatever is sampled.
-        endless = SamplingParams(max_tokens=1500, ignore_eos=True)
+        slow_steps(local.decode, 0.02)
+        endless = SamplingParams(max_tokens=1000, ignore_eos=True)
         request = replace(request, request_id="b", sampling=endless)
         second = router.generate(request)
         for _ in range(2):

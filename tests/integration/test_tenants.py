@@ -17,9 +17,11 @@ from cluster.tenants.hashed_keys import hash_of
 from engine.errors import Cancelled, Unauthenticated
 from tandem_client import Client
 from tests.eventually import eventually
-from tests.integration.local import cluster
+from tests.integration.local import cluster, slow_steps
 from tests.metrics_page import recorded
 
+# The delay of each step, so that a stream does not end early.
+STEP_S = 0.02
 CAP = 3
 
 
@@ -67,7 +69,8 @@ async def test_a_cap_holds_over_two_routers_and_all_of_it_is_used(config, monkey
 async def test_without_keys_another_name_is_no_way_around_a_cap(config):
     config = replace(config, tenants={"default": TenantConfig(max_concurrent=1)})
     async with cluster(config) as local:
-        first = local.client.generate([1] * 50, max_tokens=1900, ignore_eos=True, tenant="a")
+        slow_steps(local.decode, STEP_S)
+        first = local.client.generate([1] * 50, max_tokens=900, ignore_eos=True, tenant="a")
         await anext(first)
         asked = local.client.complete([2] * 50, max_tokens=2, tenant="b")
         second = asyncio.create_task(asked)
@@ -100,11 +103,12 @@ async def test_a_key_cancels_its_own_tenants_requests_alone(config, tmp_path):
     file.write_text(yaml.safe_dump({"tenants": {name: [hash_of(name)] for name in names}}))
     config = replace(config, router=replace(config.router, api_keys=str(file)))
     async with cluster(config) as local:
+        slow_steps(local.decode, STEP_S)
         address = local.router.grpc_address
         async with Client(address, api_key="a") as mine, Client(address, api_key="b") as theirs:
 
             def begin(client):
-                return client.generate("x", max_tokens=1900, ignore_eos=True, request_id="same")
+                return client.generate("x", max_tokens=900, ignore_eos=True, request_id="same")
 
             first = begin(mine)
             await anext(first)

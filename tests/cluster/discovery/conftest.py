@@ -22,7 +22,7 @@ def server() -> Iterator[EmbeddedRedis]:
 
 @pytest.fixture
 def lease_s() -> float:
-    """Seconds. A record of a busy machine outlasts its test, where the test is not of its end."""
+    """Seconds. A record of a busy machine outlasts its test, unless the test is about its end."""
     return 30.0
 
 

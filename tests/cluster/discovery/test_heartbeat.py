@@ -136,7 +136,7 @@ async def test_an_outage_is_survived_and_logged_once(
     await eventually(lambda: bool(watch.members("prefill")))
     with Frozen(server):
         await eventually(lambda: not heart.connected and not watch.connected)
-        await beats.more(4)  # more than two leases, as the pauses grow
+        await beats.more(5)  # more than two leases, as the pauses grow
         assert [member.id for member in watch.members("prefill")] == ["prefill#a"]
     await eventually(lambda: heart.connected and watch.connected)
     await beats.more(8)

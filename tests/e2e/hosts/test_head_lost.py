@@ -13,7 +13,7 @@ from tests import exactness
 from tests.e2e.crowd import answer, crowd
 from tests.e2e.hosts.ray_hosts import POOLS
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(480)]
 
 AWAY_S = 15
 RESTORED_S = 120

@@ -14,7 +14,7 @@ from tests.e2e.crowd import answer, crowd
 from tests.e2e.hosts.ray_hosts import POOLS
 from tests.eventually import eventually
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(480)]
 
 REPLICA = "ray::ServeReplica"
 # Each way. A call of the directory may take a second, a lease lasts three.

@@ -23,7 +23,7 @@ from tests.certificates import NAME, Certificates, serial
 from tests.e2e.crowd import answer, crowd
 from tests.eventually import eventually, wait_until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(480)]
 
 HTTP_PORT, GRPC_PORT, METRICS_PORT = 8000, 50051, 8080
 TIMEOUT_S = 10
