@@ -16,7 +16,7 @@ from cluster.config.endpoints import EndpointConfig
 from engine.errors import Cancelled, InvalidRequest, NotFound, PromptTooLong
 from tests import tiny
 from tests.eventually import eventually
-from tests.integration.local import LocalCluster, cluster
+from tests.integration.local import LocalCluster, cluster, slow_steps
 
 CHUNK = 64
 TOLERANCE = 2e-4
@@ -129,9 +129,10 @@ async def test_cancelled_and_abandoned_texts_keep_no_blocks(config):
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         await local.idle()
-        # All of them again: a single text may be scored before its cancel comes.
-        running = asyncio.create_task(local.client.score(texts, request_id="one"))
-        await eventually(lambda: local.client.cancel("one"))
+        slow_steps(local.prefill, 0.5)  # else the text may be scored before its cancel comes
+        running = asyncio.create_task(local.client.score([texts[0]], request_id="one"))
+        while not running.done() and not await local.client.cancel("one"):
+            await asyncio.sleep(0)
         with pytest.raises(Cancelled):
             await running
         await local.idle()

@@ -111,7 +111,7 @@ async def test_delayed_tokens_leave_when_they_are_due():
     due_s = time.monotonic() + 0.02
     source.make(2, due_s)
     (event,) = await asyncio.wait_for(queue.next(), 30)
-    assert time.monotonic() >= due_s
+    assert time.monotonic() >= due_s - 0.005  # what is due about then leaves together
     assert list(event.tokens.ids) == [0, 1]
 
 
