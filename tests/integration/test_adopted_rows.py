@@ -48,7 +48,8 @@ async def test_the_silence_after_the_death_of_a_router_is_a_failover(config):
     assert died[0] - 1.0 < row.received_at + lost.begin_s < died[1] + 0.1
     # No other router may take the stream before the lease of the dead one ends.
     assert LEASE_S / 2 < choice.failover_pause_s == lost.end_s - lost.begin_s
-    assert choice.longest_stall_s == pytest.approx(choice.failover_pause_s, abs=0.02)
+    # A busy machine may stall longer at another time.
+    assert choice.longest_stall_s > choice.failover_pause_s - 0.02
     stages = stage_marks(choice)
     assert [one.stage for one in stages if one.begin_s >= choice.ttft_s][:3] == [
         *("decode", "failover", "decode")
