@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, Generator, Sequence
 from typing import Self, Unpack
 
 from tandem_client.completion import Completion
+from tandem_client.errors import Cancelled
 from tandem_client.events import Event, ModelInfo, TextScores
 from tandem_client.grpc_client import Client, ClientOptions
 from tandem_client.inputs import Input, Options, Text
@@ -43,9 +44,12 @@ class SyncClient:
 
     def close(self) -> None:
         """Close the channels and cancel what still runs on them. Idempotent."""
-        if not self._thread.ended:
+        try:
             self._thread.run(self._client.close())
-            self._thread.close()
+        except (Cancelled, RuntimeError):
+            if not self._thread.ended:
+                raise
+        self._thread.close()
 
     def generate(
         self, prompt: Input, *, timeout_s: float | None = None, **options: Unpack[Options]

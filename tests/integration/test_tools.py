@@ -18,7 +18,7 @@ from engine.types.grammar import Grammar
 from tests import tiny
 from tests.cluster.gateway.answers.event_source import EventSource
 from tests.eventually import eventually
-from tests.integration.local import cluster
+from tests.integration.local import cluster, slow_steps
 from tests.integration.test_resumable import two_routers
 from tests.integration.test_resumable_http import bytes_of
 from tests.integration.test_resume import busy, die
@@ -227,6 +227,7 @@ async def test_a_stream_with_calls_is_resumed_over_http(config):
         urls = [f"http://{one.http_address}/v1" for one in (local.router, other)]
         path = urls[0] + "/chat/completions"
         plain = EventSource().read((await client.post(path, json=BODY)).content)
+        slow_steps(local.decode, 0.02)  # else few events may hold the whole answer
         source, turns = EventSource(), 0
         request = client.build_request("POST", path, json=BODY | {"resumable": True})
         while source.data[-1:] != ["[DONE]"]:

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -145,6 +146,15 @@ def test_closing_in_another_thread_ends_a_call(
     with pytest.raises(errors.Cancelled):
         client.complete("a", request_id="r1")
     until_closed(generator, "r1")
+
+
+def test_threads_may_close_it_together(server: GrpcServer) -> None:
+    for _ in range(10):
+        client = SyncClient(f"127.0.0.1:{server.port}")
+        client.complete("a", max_tokens=1)
+        with ThreadPoolExecutor(8) as threads:
+            for closed in [threads.submit(client.close) for _ in range(8)]:
+                closed.result(WAIT_S)
 
 
 def test_a_loop_that_ends_closes_streams_in_any_order(
